@@ -1,0 +1,1 @@
+"""Importers: transcripts of other programs as proposals."""

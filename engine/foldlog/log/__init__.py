@@ -1,0 +1,1 @@
+"""The two logs behind one protocol: memory and SQLite."""

@@ -1,0 +1,1 @@
+"""The log on Apache Kafka. Import what you need from its modules; most load confluent-kafka."""

@@ -1,0 +1,1 @@
+"""The projection's storage behind one protocol: memory and RocksDB."""

@@ -1,0 +1,1 @@
+"""Pure bytes: the Avro codec, decided records, the hash chains, the store keys, the partitioner."""
