@@ -1,0 +1,1 @@
+"""What is only true of a real Apache Kafka, tested on one."""
