@@ -1,7 +1,7 @@
 """Documents of older schemas: lifted when a newer build opens the home, or left and named.
 
 Invariants:
-- The homes of format 1 were written by the build with the tag `format-1`; this one only reads them.
+- The homes of format 1 were written by the last build of state format 1; this one only reads them.
 - What a lifted home shows has the digest that the old build printed.
 """
 

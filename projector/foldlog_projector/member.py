@@ -178,9 +178,7 @@ class Member:
             self._report(membership)
         finally:
             self._drop(list(self._own))
-            if not membership.close():
-                facts = {"event": "left_late"}
-                logger.warning("the group was not left in time; nothing is lost", extra=facts)
+            membership.close()
 
     def _work(self) -> bool:
         """One step of each partition; whether there was anything to do."""

@@ -9,7 +9,8 @@ Invariants:
 
 from __future__ import annotations
 
-import threading
+import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -30,8 +31,8 @@ from foldlog.log.kafka.rows import offset_of
 
 ASK_SECONDS = 10.0
 
-CLOSE_SECONDS = 5.0
-"""How long one waits for a membership to be over. Its group waits for the session either way."""
+LEAVE_SECONDS, LEAVE_POLL_SECONDS = 5.0, 0.05
+"""How long one waits for a membership to be over, and for each thing that there is to hear."""
 
 SILENT_MS = 10_000
 """After so long without a heartbeat a member's partitions go to others. Static members do not
@@ -136,18 +137,22 @@ class Membership:
         if places:
             self._handle.commit(offsets=places, asynchronous=True)
 
-    def close(self) -> bool:
-        """End the membership; whether the client was done with it in time.
+    def close(self) -> None:
+        """End the membership. The caller must have let its partitions go: he hears of them no more.
 
-        Where partitions come in the moment in which it is closed, the client may wait for ever for
-        a thread of its own that has ended (librdkafka 2.16). So a thread closes it that nobody has
-        to wait for. The caller must have let its partitions go: nobody hears of them any more.
+        It is over before the client is closed. A client that is closed while partitions come or go
+        may wait for ever for a thread of its own that has ended, and keeps every other thread of
+        Python waiting as it does so (librdkafka 2.16; inside ``incremental_unassign``).
         """
         self._on_assigned = self._on_revoked = self._on_lost = lambda partitions: None
-        closing = threading.Thread(target=self._handle.close, name="leave", daemon=True)
-        closing.start()
-        closing.join(CLOSE_SECONDS)
-        return not closing.is_alive()
+        with contextlib.suppress(KafkaException):
+            self._handle.unsubscribe()
+            idle, end = 0, time.monotonic() + LEAVE_SECONDS
+            # What came before is told first: partitions that come, then that all of them go.
+            while idle < 2 and time.monotonic() < end:
+                self._handle.poll(LEAVE_POLL_SECONDS)
+                idle = 0 if self._handle.assignment() else idle + 1
+        self._handle.close()
 
 
 @dataclass(frozen=True, slots=True)
