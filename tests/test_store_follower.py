@@ -100,6 +100,33 @@ def test_it_shows_what_the_primary_did_at_each_refresh(path: Path) -> None:
                 assert [first, *(key.decode() for key, _ in scan)] == before, (turn, order)
 
 
+@pytest.mark.parametrize(
+    ("orders", "shown"),
+    [
+        (("delete a", "flush", "compact"), ["b", "c", "d"]),
+        (("delete a", "reopen", "compact"), ["b", "c", "d"]),
+        (("delete a", "reopen", "put z", "flush", "compact"), ["b", "c", "d", "z"]),
+    ],
+    ids=["compacted", "opened again", "mixed with what came after"],
+)
+def test_what_it_has_read_does_not_cover_a_compaction(
+    path: Path, orders: tuple[str, ...], shown: list[str]
+) -> None:
+    """What the primary's logs held at an earlier refresh is not shown on top of tables in which it
+    was overwritten and compacted since: RocksDB's own catch-up would show it."""
+    with child(START, PRIMARY, path) as primary:
+        line(primary)
+        tell(primary, "put a b c")
+        with closing(RocksFollower(path)) as follower:
+            tell(primary, "put d")
+            follower.refresh()
+            assert keys(follower) == ["a", "b", "c", "d"]
+            for order in orders:
+                tell(primary, order)
+            follower.refresh()
+            assert keys(follower) == shown
+
+
 def test_it_changes_no_file_of_the_primary(path: Path) -> None:
     """Opening, refreshing, reading and closing leave bytes and times of every file as they were."""
     with child(START, PRIMARY, path) as primary:

@@ -2,7 +2,7 @@
 
 RocksDB can open a second instance on a live database, but the binding then rewrites a file of its
 own in the folder it is given. So the folder it is given is a shadow: a temporary one of symbolic
-links to the primary's files, made anew as those come and go.
+links to the primary's files, a new one whenever those come and go.
 
 Invariants:
 - Nothing in the primary's folder is ever made, changed, touched or locked.
@@ -11,6 +11,10 @@ Invariants:
   MANIFEST before and after it. If he flushed or compacted meanwhile, RocksDB may show some keys of
   one moment and some of another, without an error and also after the next catch-up (measured: in
   one of a hundred where flushes come every few milliseconds). Such an instance is dropped.
+- An instance catches up only with what was appended to the primary's logs. Where he flushed,
+  compacted or opened his store again since, a new instance takes its place: RocksDB would keep what
+  it has read of the logs on top of the tables, and a compaction gives what is in the last ones the
+  sequence 0, so keys that were overwritten or deleted since would be shown as they were.
 - An instance catches up only while no scan runs on it; otherwise the next moment is shown by a new
   one, and the old one is kept for its scans.
 - RocksDB knows a file by its number alone, so an instance is dropped too if another database has
@@ -41,6 +45,8 @@ PAUSE_S = 0.005
 
 Names = frozenset[str]
 Identity = tuple[int, int, bytes]
+Files = tuple[Identity, Names, bytes, int]
+LogSizes = list[tuple[str, int]]
 
 
 class RocksFollower:
@@ -59,8 +65,8 @@ class RocksFollower:
         self._retired: list[Secondary] = []
         self._openings = 0
         self._shadow = ""
-        self._identity: Identity | None = None
-        self._written: object = None
+        self._files: Files | None = None
+        self._sizes: LogSizes = []
         self._closed = False
         _names(self._path)
         try:
@@ -136,21 +142,19 @@ class RocksFollower:
         """One attempt; False, and nothing is open, if the primary worked on its files meanwhile."""
         good = False
         try:
-            identity, before = _identity(self._path), _files(self._path)
-            written = (identity, before, _log_sizes(self._path, before[0]))
-            if self._secondary is not None and written == self._written:
+            before = _files(self._path)
+            names, sizes = before[1], _log_sizes(self._path, before[1])
+            if self._secondary is not None and (before, sizes) == (self._files, self._sizes):
                 good = True
                 return good
-            if identity != self._identity or (self._secondary and self._secondary.busy()):
+            if before != self._files or (self._secondary and self._secondary.busy()):
                 self._drop()
             if self._secondary is None:
-                self._open(before[0])
-                self._identity = identity
+                self._open(names)
             else:
-                _link(self._path, self._shadow, before[0])
                 self._secondary.catch_up()
-            self._written = written
-            good = (identity, before) == (_identity(self._path), _files(self._path))
+            self._files, self._sizes = before, sizes
+            good = before == _files(self._path)
         finally:
             if not good:
                 self._drop()
@@ -161,7 +165,6 @@ class RocksFollower:
         self._shadow = os.path.join(self._home, str(self._openings))
         scratch = os.path.join(self._home, "messages")
         try:
-            os.mkdir(self._shadow)
             os.makedirs(scratch, exist_ok=True)
         except OSError as error:
             raise _no_room(self._home, error) from error
@@ -195,19 +198,19 @@ class RocksFollower:
             raise StoreClosed(self._path, "the follower is closed", "open it again")
 
 
-def _files(path: str) -> tuple[Names, bytes, int]:
+def _files(path: str) -> Files:
     """The primary's files, and how far the list of them that is in use has come."""
-    names = _names(path)
+    identity, names = _identity(path), _names(path)
     try:
         current = Path(path, "CURRENT").read_bytes()
         size = os.stat(os.path.join(path, os.fsdecode(current.strip()))).st_size
     except (OSError, ValueError) as error:
         what = f"its CURRENT file leads nowhere ({error})"
         raise StoreError(path, what, "if this lasts, run: foldlog doctor") from error
-    return names, current, size
+    return identity, names, current, size
 
 
-def _log_sizes(path: str, names: Names) -> list[tuple[str, int]]:
+def _log_sizes(path: str, names: Names) -> LogSizes:
     """How far the primary has written his logs, which only grow: the same again is nothing new."""
     logs = sorted(name for name in names if name.endswith(".log"))
     try:
@@ -247,12 +250,10 @@ def _identity(path: str) -> Identity:
 
 
 def _link(path: str, shadow: str, names: Names) -> None:
-    """Make the links in `shadow` those to `names`; the binding's own file there is left alone."""
-    linked = {entry.name for entry in os.scandir(shadow) if entry.is_symlink()}
+    """Make links to `names` in the new folder `shadow`."""
     try:
-        for name in linked - names:
-            os.unlink(os.path.join(shadow, name))
-        for name in names - linked:
+        os.mkdir(shadow)
+        for name in names:
             os.symlink(os.path.join(path, name), os.path.join(shadow, name))
     except OSError as error:
         raise _no_room(shadow, error) from error
