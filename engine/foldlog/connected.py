@@ -190,6 +190,7 @@ class ConnectedSeat:
 
     def _decided(self, handed: _HandedIn) -> Record:
         while True:
+            why = None
             try:
                 if handed.sent is None:
                     seconds = self._left(handed) / SECOND
@@ -203,13 +204,14 @@ class ConnectedSeat:
                 raise self._unknown(handed, str(error)) from error
             except base.LogRefused as error:
                 raise LogRefused(str(error)) from error
-            except LogError:
+            except LogError as error:
+                why = str(error)
                 if handed.sent is not None and handed.sent.error is not None:
                     # It may be there all the same. Sent again it counts once, under its batch id.
                     handed.sent = None
                 self.runtime.sleep(max(0, min(PAUSE_US_MAX, self._left(handed))))
             if self._left(handed) <= 0:
-                raise self._unknown(handed)
+                raise self._unknown(handed, why)
 
     def _unknown(self, handed: _HandedIn, why: str | None = None) -> OutcomeUnknown:
         waited = f"{handed.timeout / SECOND:g}"

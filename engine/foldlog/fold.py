@@ -10,6 +10,7 @@ Invariants:
 - Everyone folds through here: projector, readers and auditors.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from foldlog.core.reduce import reduce, reduce_arbitration
 from foldlog.core.state import SCHEMA_VERSION, Draft, Header, Quarantine, RunState, StateUnreadable
 from foldlog.errors import BuildTooOld, Damaged, PluginMissing
 from foldlog.lacking import count_pinned
-from foldlog.log.base import Log, Stored
+from foldlog.log.base import Log, LogTrimmed, Stored
 from foldlog.wire import keys, slots
 from foldlog.wire.avro import WireError
 from foldlog.wire.chain import ZERO, partition_hash, run_hash
@@ -79,13 +80,14 @@ def _is_behind(log: Log, partition: int, record: Record, end: int) -> bool:
         return True
     # Sequences are dense and offsets are not, so no record lies before the offset it counts.
     start = record.sequence - 2
-    while rows := log.events(partition, max(0, start), TURN_RECORDS_MAX, READ_BYTES_MAX):
-        for stored in rows:
-            if stored.offset >= end:
-                return False
-            if stored.head == record.previous:
-                return True
-        start = rows[-1].offset + 1
+    with contextlib.suppress(LogTrimmed):  # what it may extend is gone, and cannot be shown
+        while rows := log.events(partition, max(0, start), TURN_RECORDS_MAX, READ_BYTES_MAX):
+            for stored in rows:
+                if stored.offset >= end:
+                    return False
+                if stored.head == record.previous:
+                    return True
+            start = rows[-1].offset + 1
     return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import signal
@@ -28,6 +29,7 @@ from foldlog.wire.partitioner import partition_of
 from foldlog.wire.records import decode_record
 from tests.client_runs import act, running, wait
 from tests.kafka.projectors import Projector, projecting
+from tests.kafka.test_log import trim
 from tests.kafka.test_members import spread
 from tests.turn_world import encoded, start
 from tests.workers import FOLDLOG, environment
@@ -226,6 +228,23 @@ def test_without_a_projector_the_outcome_is_unknown(bootstrap: str, tmp_path: Pa
         assert outcome.outcome == "accepted"
         done = command(url, tmp_path / "projector", "project", "--once", "--json")
         assert json.loads(done.stdout) == {"decided": 0}, done.stderr
+
+
+def test_a_worker_says_what_is_missing_of_a_truncated_log(bootstrap: str, tmp_path: Path) -> None:
+    """Who cannot tell any more which records count gets no outcome, and the reason."""
+    url = f"kafka://{bootstrap}/t{uuid.uuid4().hex[:12]}"
+    create_log(url, 1)
+    with projecting(url, tmp_path / "projector"):
+        with Engine.connect(url, home=tmp_path / "home") as engine:
+            assert engine.start("run_1", goal="x", timeout=60).propose([fact("a")]).accepted
+        with contextlib.closing(open_log(url)) as log:
+            assert isinstance(log, KafkaLog)
+            trim(log, log.address.events, 1)
+        with (
+            Engine.connect(url, home=tmp_path / "other") as engine,
+            pytest.raises(errors.OutcomeUnknown, match="is not there any more"),
+        ):
+            engine.run("run_1").propose([fact("b")], timeout=3)
 
 
 def test_signals_waits_and_watching(engine: Engine, run_id: str) -> None:

@@ -247,6 +247,22 @@ def test_a_truncated_log_of_record_halts(log: KafkaLog) -> None:
     again.close()
 
 
+def test_a_record_that_extends_what_is_gone_halts(log: KafkaLog) -> None:
+    """A record whose ancestor retention took cannot be shown to be void: that is damage, not an
+    outage that would be waited out for ever."""
+    store = MemoryStore()
+    partition = Partition(log, store, 0, "decider")
+    log.propose(0, [encoded("run_1", start()), *(encoded("run_1", fact(n)) for n in range(2, 5))])
+    assert partition.turn() == 4
+    first, late = log.events(0, 0, 2, ALL)
+    log.append(0, first.head, [Entry(late.key, late.value, late.sequence, 0, late.head)])
+    trim(log, log.address.events, 3)
+    again = KafkaLog(log.address, {})
+    with pytest.raises(Damaged, match="hole: record 5 must extend the head"):
+        Partition(again, store, 0).recover()
+    again.close()
+
+
 def test_an_error_of_one_partition_takes_no_row_of_another(new_url: Callable[[], str]) -> None:
     """What a tail meets in a partition is told beside the rows of the others, none of which is
     lost; a projector is told of it where it asks for that partition."""
