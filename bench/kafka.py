@@ -7,8 +7,9 @@ Two measurements, each a ratio inside one run:
   one that reads back what it wrote before it goes on, as whoever decides has to. They are measured
   in turns, so that whatever else the machine does meets all of them. (On a machine that others use
   too, p10 shows best what the work itself takes.)
-- CPU seconds of deciding a record (user and system, of projector processes, their start taken off),
-  with two workers beside one; and the rate, which can only double where there are cores for it.
+- CPU seconds of deciding a record (user and system, of projector processes that have their
+  partitions), with two workers beside one; and the rate, which can only double where there are
+  cores for it.
 
 Needs a broker: `make kafka`, or --bootstrap. acks=all; a single broker does not fsync each write.
 """
@@ -42,6 +43,10 @@ MEMBER = "import json, sys; from foldlog_projector.serving import *; "
 MEMBER += "from pathlib import Path; plan = json.loads(sys.argv[2]); "
 MEMBER += "plan['home'] = Path(plan['home']); globals()[sys.argv[1]](plan)"
 BLOCK = 25
+PARTITIONS = 4
+SETTLE_SECONDS = 3.0
+"""After every member has its partitions: their stores are opened, the imports are over."""
+
 VALUE_BYTES = 300
 
 
@@ -145,7 +150,7 @@ def _ends(handles: Handles, half: str) -> tuple[Consumer, Producer]:
     return consumer, handles.proposer() if half == "events" else handles.appender()
 
 
-def _await(consumer: Consumer) -> Any:
+def _next(consumer: Consumer) -> Any:
     while True:
         message = consumer.poll(1)
         if message is not None and message.error() is None:
@@ -159,7 +164,7 @@ def _bare(url: str, *options: str) -> Iterator[Callable[[], None]]:
 
     def call() -> None:
         producer.produce(handles.address.proposals, b"v" * VALUE_BYTES, b"run_1", partition=0)
-        _await(consumer)
+        _next(consumer)
         producer.poll(0)
 
     with _process([sys.executable, __file__, "--echo", url, *options]) as echo:
@@ -175,10 +180,10 @@ def _echo(url: str, *, reads_back: bool) -> None:
     written = _ends(handles, "events")[0] if reads_back else None
     print("ready", flush=True)
     while True:
-        message = _await(consumer)
+        message = _next(consumer)
         producer.produce(handles.address.events, message.value(), message.key(), partition=0)
         if written is not None:
-            _await(written)
+            _next(written)
         producer.poll(0)
 
 
@@ -186,13 +191,10 @@ def _echo(url: str, *, reads_back: bool) -> None:
 
 
 def _cost(bootstrap: str, folder: Path, records: int) -> dict[str, Any]:
+    entries = _entries(records)
     rows = {}
     for workers in (1, 2):
-        url = _new_url(bootstrap, 4)
-        start_cpu = _decide(url, folder / f"start-{workers}", workers)[0]
-        _fill(url, records)
-        cpu, seconds = _decide(url, folder / f"home-{workers}", workers)
-        cpu = max(cpu - start_cpu, 0.0)
+        cpu, seconds = _decide(_new_url(bootstrap, PARTITIONS), folder, workers, entries)
         rows[str(workers)] = {
             "cpu_us_a_record": round(cpu / records * 1e6),
             "records_a_second": round(records / seconds),
@@ -207,43 +209,62 @@ def _cost(bootstrap: str, folder: Path, records: int) -> dict[str, Any]:
     }
 
 
-def _fill(url: str, records: int) -> None:
-    log = open_log(url)
-    try:
-        waiting: dict[int, list[tuple[bytes, bytes]]] = {n: [] for n in range(log.partitions)}
-        for number in range(records):
-            run_id = f"run_{number % 400}"
-            event: dict[str, Any] = {"type": "RunStarted", "goal": {"statement": "measure"}}
-            if number >= 400:
-                fact = {"id": f"fact_{number}", "statement": "x" * 100}
-                event = {"type": "FactConfirmed", "fact": fact}
-            author = {"kind": "user", "id": "ada"}
-            value = {"batch_id": str(uuid.uuid4()), "author": author, "events": [event]}
-            entry = run_id.encode(), encode_proposal(parse_proposal(run_id, value))
-            waiting[partition_of(run_id, log.partitions)].append(entry)
-        for partition, entries in waiting.items():
-            for first in range(0, len(entries), 500):
-                log.propose(partition, entries[first : first + 500])
-    finally:
-        log.close()
+def _entries(records: int) -> dict[int, list[tuple[bytes, bytes]]]:
+    """Proposals to 400 runs, by partition."""
+    waiting: dict[int, list[tuple[bytes, bytes]]] = {n: [] for n in range(PARTITIONS)}
+    for number in range(records):
+        run_id = f"run_{number % 400}"
+        event: dict[str, Any] = {"type": "RunStarted", "goal": {"statement": "measure"}}
+        if number >= 400:
+            fact = {"id": f"fact_{number}", "statement": "x" * 100}
+            event = {"type": "FactConfirmed", "fact": fact}
+        author = {"kind": "user", "id": "ada"}
+        value = {"batch_id": str(uuid.uuid4()), "author": author, "events": [event]}
+        entry = run_id.encode(), encode_proposal(parse_proposal(run_id, value))
+        waiting[partition_of(run_id, PARTITIONS)].append(entry)
+    return waiting
 
 
-def _decide(url: str, home: Path, workers: int) -> tuple[float, float]:
-    """Projectors until everything is decided: their CPU seconds, and how long it took."""
+def _decide(
+    url: str, folder: Path, workers: int, entries: dict[int, list[tuple[bytes, bytes]]]
+) -> tuple[float, float]:
+    """Members that share the partitions decide what then comes: their CPU seconds, and how long
+    it took from the first proposal to the last record."""
+    home = folder / f"home-{workers}"
     home.mkdir()
-    began = time.perf_counter()
-    processes = []
-    for number in range(workers):
-        plan = json.dumps({"url": url, "home": str(home), "worker": number + 1})
-        command = [sys.executable, "-c", MEMBER, "run_once", plan]
-        processes.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-    cpu = 0.0
-    for process in processes:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0, process.returncode
-        cpu += usage.ru_utime + usage.ru_stime
-    return cpu, time.perf_counter() - began
+    plans = [json.dumps({"url": url, "home": str(home), "worker": n + 1}) for n in range(workers)]
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(contextlib.closing(open_log(url)))
+        members = [
+            stack.enter_context(_process([sys.executable, "-c", MEMBER, "run_member", plan]))
+            for plan in plans
+        ]
+        _await(
+            lambda: len(set(_owners(log).values())) == workers and len(_owners(log)) == PARTITIONS
+        )
+        time.sleep(SETTLE_SECONDS)
+        before, began = sum(map(_cpu, members)), time.perf_counter()
+        for partition, rows in entries.items():
+            for first in range(0, len(rows), 500):
+                log.propose(partition, rows[first : first + 500])
+        for partition, rows in entries.items():
+            _await(lambda partition=partition, rows=rows: log.end(partition) > len(rows))
+        return sum(map(_cpu, members)) - before, time.perf_counter() - began
+
+
+def _owners(log: Any) -> dict[int, str]:
+    return {n: owner for n in range(PARTITIONS) if (owner := log.owner(n)) is not None}
+
+
+def _await(done: Callable[[], bool]) -> None:
+    while not done():
+        time.sleep(0.02)
+
+
+def _cpu(process: subprocess.Popen[bytes]) -> float:
+    """The CPU seconds of a process so far, its threads' included (Linux)."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _table(found: dict[str, Any]) -> str:

@@ -163,7 +163,7 @@ class Deciding:
         else:
             partition.check_plugins()
             meta = partition.meta
-            self._log.own(self.number, meta.position, meta.offset)
+            self._log.own(self.number, meta.position)
             if not self._turning:
                 facts = {"event": "folded", "partition": self.number, "records": self._folded}
                 text = "folded %d records of partition %d"

@@ -176,22 +176,23 @@ class KafkaLog:
     def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         """See Log.append; the head is not looked at. An error may leave the first of them in the
         log, and others may come later: they extend one another."""
+        self._written(partition, entries)
+
+    def _written(self, partition: int, entries: Sequence[Entry]) -> list[int]:
+        """Append records; the positions that they got."""
         check_partition(partition, self.partitions)
         self._check_open()
         messages = [(entry.key, entry.value, headers_of(entry)) for entry in entries]
         if not messages:
-            return
+            return []
         try:
             delivery = self._appender.send(partition, messages, self._stamp(), WRITE_SECONDS)
-            self._listen(partition)
             positions = self._appender.wait(delivery, WRITE_SECONDS)
         except BaseException:
             self._appender.abandon()
             raise
         self._saw_end("events", partition, positions[-1] + 1)
-
-    def _listen(self, partition: int) -> None:
-        """What may be done while the brokers write records of a partition: here nothing."""
+        return positions
 
     def _stamp(self) -> int:
         return 0 if self._clock is None else self._clock() // 1_000

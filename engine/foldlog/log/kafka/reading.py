@@ -176,8 +176,7 @@ class _Place:
 class Tail(Generic[Row]):
     """Waits for what comes in some partitions of a topic.
 
-    ``reached``: the position up to which a partition was read when it had no more. ``end_of``
-    says where one ends, within a moment; 0 if it cannot.
+    ``end_of`` says where one ends, within a moment; 0 if it cannot.
     """
 
     def __init__(
@@ -193,11 +192,9 @@ class Tail(Generic[Row]):
         self._handle = connect()
         self._places: dict[int, _Place] = {}
         self._came: deque[Message] = deque()
-        self.reached: dict[int, int] = {}
 
     def follow(self, partition: int, start: int) -> None:
         """From now on ``poll`` gives the rows of a partition from a position on."""
-        self.reached.pop(partition, None)
         self._places[partition] = _Place(start, time.monotonic())
         self._handle.incremental_assign([self._place(partition, start)])
 
@@ -263,7 +260,6 @@ class Tail(Generic[Row]):
             self._heard(partition, position_of(message) + 1)
             return [(partition, row)]
         elif error.code() == KafkaError._PARTITION_EOF:
-            self.reached[partition] = position_of(message)
             self._heard(partition, position_of(message))
         elif not error.retriable():
             failure = reading_failed(f"{self._topic}/{partition}", error)
