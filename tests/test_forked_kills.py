@@ -97,7 +97,7 @@ def killed(strace: str, home: Path, name: str, kind: str, number: int) -> bool:
     return done.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(("name", "kind"), product(COMMANDS, CALLS) if EVERY else SAMPLES)
+@pytest.mark.parametrize(("name", "kind"), list(product(COMMANDS, CALLS) if EVERY else SAMPLES))
 def test_fault_2_a_kill_leaves_all_of_it_or_nothing(
     strace: str, prepared: Path, tmp_path: Path, name: str, kind: str
 ) -> None:

@@ -50,6 +50,10 @@ be closing it, or have died in the middle of a commit."""
 QUIET_PAUSE_S = 0.01
 """Between two of these tries."""
 
+WAL_HEADER_BYTES = 32
+BEGUN_PATIENCE_S = 1.0
+"""How long a write-ahead log may have no more than its header: a writer syncs that first."""
+
 FORK_PATIENCE_S = 1.0
 """How long a fork waits for reads and writes under way in other threads."""
 
@@ -138,6 +142,8 @@ class Connections:
             _all.discard(self)
 
     def _open_reader(self) -> sqlite3.Connection:
+        if self.quiet and _stays_begun(self._path):
+            self._close_reader()
         if self.reader is None:
             with _opening:
                 file = _file_key(self._path)
@@ -213,6 +219,8 @@ def _connect_quietly(path: str, patience_s: float) -> sqlite3.Connection | None:
     """A connection that changes no file; None if there is nobody's index to read along in."""
     if not (os.path.exists(path + "-wal") and os.path.exists(path + "-shm")):
         return None
+    if _stays_begun(path):
+        return None
     connection = None
     try:
         connection = _connected(path, "mode=ro&readonly_shm=1", patience_s)
@@ -244,9 +252,32 @@ def _code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE) & 0xFF
 
 
+def _stays_begun(path: str) -> bool:
+    """Whether the write-ahead log has a header and no frame, and gets none.
+
+    A writer syncs the header before the first frame; who is killed in between leaves this behind.
+    Where nobody has the index open, SQLite waits 10 s for another header, and gives up.
+    """
+    end = time.monotonic() + BEGUN_PATIENCE_S
+    while _wal_bytes(path) == WAL_HEADER_BYTES:
+        if time.monotonic() >= end:
+            return True
+        time.sleep(QUIET_PAUSE_S)
+    return False
+
+
+def _wal_bytes(path: str) -> int:
+    try:
+        return os.stat(path + "-wal").st_size
+    except OSError:
+        return 0
+
+
 def _quiet_is_over(error: sqlite3.OperationalError) -> bool:
-    # READONLY: the index wants what only a writer can do. CANTOPEN: its files are gone.
-    return _code(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+    # READONLY: the index wants what only a writer can do. CANTOPEN: its files are gone. PROTOCOL:
+    # it waits for what nobody will do.
+    over = sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL
+    return _code(error) in over
 
 
 @contextmanager
