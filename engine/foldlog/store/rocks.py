@@ -421,6 +421,12 @@ def _options(cache: SharedCache) -> rocksdict.Options:
     table.set_bloom_filter(BLOOM_BITS, False)
     table.set_cache_index_and_filter_blocks(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    # In parts of a block's size: the filter of a large table, MBs in one piece, fits in no shard of
+    # the cache, so that each look-up read and checked all of it (decision 39).
+    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(4 << 10)
+    table.set_pin_top_level_index_and_filter(True)
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
