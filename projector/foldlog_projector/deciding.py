@@ -28,6 +28,9 @@ from foldlog_projector.opening import Opening
 OUTAGE_US_MIN, OUTAGE_US_MAX = SECOND // 20, 2 * SECOND
 """How long to wait after a failure; twice as long after each further one."""
 
+WELL_US = SECOND
+"""An outage is over too where nothing came for so long: what waits is there sooner, and fails."""
+
 DUE_US = SECOND // 10
 """How often deadlines are looked at where nothing is proposed."""
 
@@ -57,7 +60,7 @@ class Deciding:
         self._timekeeper = Timekeeper()
         self._turning = False
         self._folded = 0
-        self._rests_until = 0
+        self._rests_until = self._well_at = 0
         self._pause = OUTAGE_US_MIN
         self._due_at = 0
 
@@ -133,7 +136,8 @@ class Deciding:
             self._propose_due(self._partition)
         done = self._partition.turn()
         self.reached = self._partition.meta.position
-        self._went_well()
+        if done or self._monotonic() >= self._well_at:
+            self._went_well()
         return done or None
 
     def _open(self) -> int | None:
@@ -186,6 +190,7 @@ class Deciding:
 
     def _failed(self, error: Exception, what: str) -> None:
         self._rests_until = self._monotonic() + self._pause
+        self._well_at = self._rests_until + WELL_US
         self._pause = min(self._pause * 2, OUTAGE_US_MAX)
         if self.outage is None:
             facts = {"event": "outage", "partition": self.number}

@@ -48,19 +48,6 @@ def world(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture
-def url(world: Projector) -> str:
-    """Where the log is."""
-    return world.command[world.command.index("--log") + 1]
-
-
-@pytest.fixture
-def engine(url: str, tmp_path: Path) -> Iterator[Engine]:
-    """An engine that is connected to it."""
-    with Engine.connect(url, home=tmp_path / "engine", author="user:ada") as engine:
-        yield engine
-
-
-@pytest.fixture
 def names() -> Callable[[str], str]:
     """Run ids that no other test knows."""
     mark = uuid.uuid4().hex[:8]

@@ -201,14 +201,14 @@ def test_a_projector_needs_its_rights_and_no_more(broker: Secured, tmp_path: Pat
         assert engine.verify().ok
 
 
-@pytest.mark.parametrize("half", ["proposals", "events"])
+@pytest.mark.parametrize(("what", "half"), [("Read", "proposals"), ("Write", "events")])
 def test_a_projector_that_loses_a_right_waits_for_it(
-    broker: Secured, tmp_path: Path, half: str
+    broker: Secured, tmp_path: Path, what: str, half: str
 ) -> None:
     """Taken away while it works, a right is named by log and health; given back, the projector goes
     on by itself, and decides what was proposed meanwhile."""
     log = Log(broker, "projector")
-    right = ("Read", "topic", f"{log.prefix}.{half}")
+    right = (what, "topic", f"{log.prefix}.{half}")
     settings = broker.password("projector")
     home = tmp_path / "projector"
     with (
@@ -232,6 +232,24 @@ def test_a_projector_that_loses_a_right_waits_for_it(
         until(lambda: engine.run(undecided).state() is not None, 60, 0.2)
         assert projector.lines("halted") == []
         assert len(projector.lines("outage")) <= 3
+
+
+def test_a_projector_needs_to_read_records_when_it_begins(broker: Secured, tmp_path: Path) -> None:
+    """What it has written itself it need not read: without that right it decides on, until it is
+    started again."""
+    log, settings = Log(broker, "projector"), broker.password("projector")
+    home, right = tmp_path / "projector", ("Read", "topic", f"{log.prefix}.events")
+    with Engine.connect(log.plain_url, home=tmp_path / "home") as engine:
+        with projecting(log.url, home, settings=settings) as projector:
+            projector.await_turning(0)
+            until(lambda: decided(engine, "run_0"))
+            with log.without("projector", right):
+                time.sleep(2)  # until the brokers have learnt of it
+                assert decided(engine, "run_1")
+            assert projector.lines("outage") == projector.lines("halted") == []
+        with log.without("projector", right):
+            plan = {"url": log.url, "home": home, "settings": settings}
+            until_refused(lambda: run_once(plan), right)
 
 
 def decided(engine: Engine, run_id: str) -> bool:

@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -97,7 +98,7 @@ class Sender:
                 except BufferError:
                     if time.monotonic() >= end:
                         raise self._unknown(delivery.where, seconds) from None
-                    handle.poll(STEP_SECONDS)
+                    _poll(handle, STEP_SECONDS)
                 except KafkaException as error:
                     raise writing_failed(delivery.where, error) from error
         return delivery
@@ -120,14 +121,14 @@ class Sender:
     def look(self, delivery: Delivery) -> list[int] | None:
         """The same without waiting; None if it is not reported yet."""
         if not delivery.done.is_set():
-            self._producer().poll(0)
+            _poll(self._producer())
         return self.wait(delivery, 0) if delivery.done.is_set() else None
 
     def _serve(self, delivery: Delivery, left: float) -> None:
         """One thread serves everybody's reports, the others wait for theirs."""
         if self._serving.acquire(blocking=False):
             try:
-                self._producer().poll(min(left, STEP_SECONDS))
+                _poll(self._producer(), min(left, STEP_SECONDS))
             finally:
                 self._serving.release()
         else:
@@ -152,14 +153,15 @@ class Sender:
                 self._handle = self._connect()
                 self._heard_at = time.monotonic()
             for left in self._left:
-                left.poll(0)
+                _poll(left)
             return self._handle
 
     def flush(self, seconds: float) -> None:
         """Wait until nothing is on its way, or that long."""
         with self._making:
             if self._handle is not None:
-                self._handle.flush(seconds)
+                with contextlib.suppress(KafkaException):  # as of `_poll`
+                    self._handle.flush(seconds)
 
     def abandon(self) -> None:
         """Drop the producer and what it has not sent; what is on its way may arrive yet."""
@@ -170,4 +172,11 @@ class Sender:
         for handle in handles:
             if handle is not None:
                 handle.purge()
-                handle.poll(0)
+                _poll(handle)
+
+
+def _poll(handle: Producer, seconds: float = 0) -> None:
+    """Hear of deliveries. What ends a producer for good is raised in the midst of that, and is no
+    more than the deliveries say one by one."""
+    with contextlib.suppress(KafkaException):
+        handle.poll(seconds)
