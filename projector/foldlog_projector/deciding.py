@@ -53,6 +53,7 @@ class Deciding:
         self.halted: Damaged | None = None
         self.outage: str | None = None
         self.reached: int | None = None  # the last position known, in an outage too
+        self.more = False  # whether there is more to do at once
         self._log, self._home, self._clock = log, home, clock
         self._monotonic, self._decider = monotonic, decider
         self._opening: Opening | None = None
@@ -98,6 +99,7 @@ class Deciding:
 
         Never raises what the world does; ``halted`` and ``outage`` say it.
         """
+        self.more = False
         if self.halted is not None or self._monotonic() < self._rests_until:
             return None
         try:
@@ -120,6 +122,10 @@ class Deciding:
                 self._turning = False
             self._failed(error, "waits for storage of")
         else:
+            if done is not None:
+                # After a turn the log knows; after any other step there is a next one.
+                at = self.position if done else None
+                self.more = at is None or self._log.waits(self.number, at)
             return done
         return None
 

@@ -172,7 +172,8 @@ class Member:
         try:
             while not self._stopping:
                 busy = self._work()
-                self._wait(0 if busy else WAIT_SECONDS)
+                more = any(each.more for each in self._own.values())
+                self._wait(0 if more else WAIT_SECONDS)
                 if not busy and until():
                     break
             self._report(membership)

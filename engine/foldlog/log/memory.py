@@ -22,6 +22,7 @@ from foldlog.log.base import (
     Entry,
     HeadMoved,
     LogClosed,
+    Meanwhile,
     PositionMoved,
     Proposed,
     Stored,
@@ -73,7 +74,13 @@ class MemoryLog:
             at = bisect_left(rows, start, key=lambda row: row.position)
             return list(bounded(rows[at : at + limit], limit, max_bytes))
 
-    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
+    def append(
+        self,
+        partition: int,
+        head: bytes,
+        entries: Sequence[Entry],
+        meanwhile: Meanwhile | None = None,
+    ) -> None:
         """See Log.append; with `conditional=False` the head is not looked at."""
         check_partition(partition, self.partitions)
         with self._lock:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Any
 
-from foldlog.log.base import Entry, Proposed, Stored, bounded
+from foldlog.log.base import Entry, Meanwhile, Proposed, Stored, bounded
 from foldlog.log.kafka.address import Address, Known
 from foldlog.log.kafka.log import KafkaLog
 from foldlog.log.kafka.rows import proposed
@@ -84,6 +84,12 @@ class OwnedLog(KafkaLog):
                     ahead.paused = True
                     self._inbox.pause(partition)
 
+    def waits(self, partition: int, position: int) -> bool:
+        """Whether a proposal of an own partition at this position or behind it has come by now."""
+        ahead = self._ahead.get(partition)
+        waiting = () if ahead is None else ahead.proposals
+        return bool(waiting) and waiting[-1].position >= position
+
     def proposals(self, partition: int, start: int, limit: int, max_bytes: int) -> list[Proposed]:
         """See Log.proposals; of an own partition what has come by now."""
         ahead = self._ahead.get(partition)
@@ -95,12 +101,18 @@ class OwnedLog(KafkaLog):
             self._inbox.resume(partition)
         return list(bounded(ahead.proposals, limit, max_bytes))
 
-    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
+    def append(
+        self,
+        partition: int,
+        head: bytes,
+        entries: Sequence[Entry],
+        meanwhile: Meanwhile | None = None,
+    ) -> None:
         """See KafkaLog.append."""
         own = self._ahead.get(partition)
         if own is not None:
             own.written = []
-        positions = self._written(partition, entries)
+        positions = self._written(partition, entries, meanwhile)
         if own is not None:
             own.written = [
                 Stored(position, each.key, each.value, each.sequence, each.log_time, each.head)
