@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from foldlog import client
@@ -70,7 +69,7 @@ def make_run(engine: client.Engine, run_id: str, count: int) -> list[bytes]:
 
 def forged(data: bytes, **fields: Any) -> bytes:
     """A record's bytes with other fields, and nothing else made to fit."""
-    return encode_record(replace(decode_record(data), **fields))
+    return encode_record(decode_record(data)._replace(**fields))
 
 
 FORGERIES: list[tuple[Json, str]] = [

@@ -14,7 +14,6 @@ Invariants:
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -209,7 +208,7 @@ def replayed(proposals: list[Json]) -> Json:
     ):
         partition = holder_of(engine).held[0].partition
         partition.decider = DECIDER
-        partition.meta = replace(partition.meta, identity=IDENTITY, tables=TABLES)
+        partition.meta = partition.meta._replace(identity=IDENTITY, tables=TABLES)
         outcomes = []
         for proposal in proposals:
             outcome = engine.run(RUN).propose_json(proposal)

@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +206,7 @@ def test_a_quarantined_run_and_void_records(home: Path, monkeypatch: pytest.Monk
     assert "foldlog release run_1" in found.remedy
     with Onlooker(home, wall_clock) as onlooker:
         view = onlooker.view(0)
-        meta = replace(view.meta(), void=3)
+        meta = view.meta()._replace(void=3)
         monkeypatch.setattr(type(view), "meta", lambda self: meta)
         looks = list(doctor.contents(view, "here"))
     assert [(look.check, look.exit) for look in looks] == [("void", 0), ("quarantine", 5)]

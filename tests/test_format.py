@@ -13,7 +13,6 @@ import re
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +234,7 @@ def test_the_import_of_the_page() -> None:
         RUN, id, Author("user", "ada"), 0, 1, (records.encode_record(RECORD),)
     )
     assert _listing(_section("Parts of an import")).fullmatch(imports.encode_part(part).hex())
-    taken = replace(RECORD, imported={"import_id": id, "part": 0, "place": "last"})
+    taken = RECORD._replace(imported={"import_id": id, "part": 0, "place": "last"})
     data = records.encode_record(taken)
     version = _section("Decided record bytes").split("**Version 2**")[1]
     assert f"fingerprint `{data[2:10].hex()}`" in version

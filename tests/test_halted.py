@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ def test_a_projection_that_is_no_fold_is_shown_to_nobody_and_rebuilt(home: Path)
         seat: Any = engine._seat
         store = seat._holder.held[1].partition.store
         meta = slots.decode_meta(store.get(keys.META))
-        store.write({keys.META: slots.encode_meta(replace(meta, head=bytes(32)))})
+        store.write({keys.META: slots.encode_meta(meta._replace(head=bytes(32)))})
     with opened(home) as engine:
         with pytest.raises(Damaged):
             engine.run(run_of(1)).state()

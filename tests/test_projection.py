@@ -6,7 +6,6 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -47,14 +46,14 @@ def test_the_golden_projection_of_format_1_is_lifted(case: str) -> None:
     new = dict(projection_golden.bytes_of(*row) for row in GOLDEN[case]["stored"].items())
     found = dict(store.scan(b""))
     for stored in (found, new):  # the records say another state format and hash, hence the head
-        meta = replace(slots.decode_meta(stored[keys.META]), tables="", head=bytes(32))
+        meta = slots.decode_meta(stored[keys.META])._replace(tables="", head=bytes(32))
         stored[keys.META] = slots.encode_meta(meta)
     for key in list(found):
         if key.startswith(keys.head_key("")):
             head = slots.decode_head(found[key])
             if key.replace(b"h", b"e", 1) + b"\0header\0" in found:
                 assert head.migrated_from == ({"schema_version": 1, "build": "0.1.0"},)
-            found[key] = slots.encode_head(replace(head, migrated_from=()))
+            found[key] = slots.encode_head(head._replace(migrated_from=()))
     assert found == new
 
 

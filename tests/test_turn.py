@@ -266,7 +266,7 @@ class LyingLog(MemoryLog):
         super().__init__(1, lambda: START_US)
         self.lie = lie
 
-    def append(self, partition: int, head: bytes, entries: Any) -> None:
+    def append(self, partition: int, head: bytes, entries: Any, meanwhile: Any = None) -> None:
         super().append(partition, head, [entry for e in entries for entry in self.lie(e)])
 
     def exchange(
@@ -292,9 +292,7 @@ def changed(entry: Any, **fields: Any) -> Any:
 def rewritten(entry: Any) -> list[Any]:
     """Another record that is whole in itself: right hashes, another decider."""
     record = decode_record(entry.value)
-    other = encode_record(
-        type(record)(**{f: getattr(record, f) for f in record.__slots__} | {"decider": "liar"})
-    )
+    other = encode_record(type(record)(**{**record._asdict(), "decider": "liar"}))
     head = partition_hash(record.previous, record.chain, other)
     return [changed(entry, value=other, head=head)]
 

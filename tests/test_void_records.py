@@ -23,7 +23,7 @@ from foldlog.core.catalogue import RULES
 from foldlog.errors import Damaged
 from foldlog.fold import SEEN_MAX, TURN_RECORDS_MAX
 from foldlog.holder import OUTAGES
-from foldlog.log.base import Entry, LogError, Stored
+from foldlog.log.base import Entry, LogError, Meanwhile, Stored
 from foldlog.log.memory import MemoryLog
 from foldlog.store.memory import MemoryStore
 from foldlog.testing import raising_rules
@@ -71,7 +71,13 @@ class Network(FaultyLog):
         super().__init__(world.log, Faults())
         self.world, self.number = world, number
 
-    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
+    def append(
+        self,
+        partition: int,
+        head: bytes,
+        entries: Sequence[Entry],
+        meanwhile: Meanwhile | None = None,
+    ) -> None:
         world, dice = self.world, self.world.dice
         world.others_go_on(self.number)
         what = dice.choice(("fine", "fine", "fine", "in doubt", "lost", "late", "in parts"))
@@ -80,6 +86,9 @@ class Network(FaultyLog):
         if what in ("late", "in parts"):
             world.late.append(entries[at:])
         world.others_go_on(self.number)
+        if meanwhile is not None and dice.random() < 0.8:
+            meanwhile()
+            world.others_go_on(self.number)
         if what != "fine":
             raise LogError("network", what, "read back")
 
@@ -212,7 +221,13 @@ def decided_turn(log: MemoryLog, store: MemoryStore, decider: str) -> Sequence[E
     caught: list[Sequence[Entry]] = []
 
     class Catching(FaultyLog):
-        def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
+        def append(
+            self,
+            partition: int,
+            head: bytes,
+            entries: Sequence[Entry],
+            meanwhile: Meanwhile | None = None,
+        ) -> None:
             caught.append(entries)
             raise LogError("network", "stopped before it wrote", "wait")
 
@@ -347,7 +362,7 @@ def test_a_swapped_pair_halts(log: MemoryLog) -> None:
 def test_a_record_of_another_history_halts(log: MemoryLog) -> None:
     """A whole record that extends nothing seen is a hole, not a void record."""
     row = log._events[0][-1]
-    record = replace(decode_record(row.value), previous=bytes([7]) * 32)
+    record = decode_record(row.value)._replace(previous=bytes([7]) * 32)
     made = encode_record(record)
     head = partition_hash(record.previous, record.chain, made)
     log._events[0].append(replace(row, offset=row.offset + 1, value=made, head=head))
@@ -368,7 +383,7 @@ def projected_before(log: MemoryLog, records: int) -> MemoryStore:
 def test_a_hash_that_does_not_fit_halts(log: MemoryLog) -> None:
     """A record whose bytes are not those its head was made of is named."""
     row = log._events[0][6]
-    record = replace(decode_record(row.value), decider="another")
+    record = decode_record(row.value)._replace(decider="another")
     log._events[0][6] = replace(row, value=encode_record(record))
     damaged = halts(log)
     assert (damaged.run_id, damaged.sequence, damaged.what) == ("run_1", 7, "partition hash")

@@ -99,7 +99,7 @@ def test_what_fits_is_not_trimmed() -> None:
 
 def _raw(**changes: Any) -> bytes:
     made = record()
-    fields = {name: getattr(made, name) for name in Record.__dataclass_fields__}
+    fields = {name: getattr(made, name) for name in Record._fields}
     fields["batch_id"] = envelope.batch_id_bytes(BATCH_ID)
     version = changes.pop("version", 1)
     if version == 1:

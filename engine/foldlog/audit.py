@@ -9,7 +9,6 @@ Invariants:
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -226,7 +225,7 @@ def _same_head(key: bytes, expected: bytes | None, found: bytes | None) -> bool:
     if not key.startswith(keys.head_keys("")) or expected is None or found is None:
         return False
     try:
-        theirs = replace(decode_head(found), migrated_from=())
+        theirs = decode_head(found)._replace(migrated_from=())
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
     return encode_head(theirs) == expected

@@ -13,7 +13,7 @@ Invariants:
 import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
@@ -140,11 +140,11 @@ class Fold:
     def restate(self, record: Record) -> Record:
         """Fold a record as the next of its run; the record with the hashes that it then has."""
         run = self.working.run(record.run_id)
-        record = replace(record, chain=run_hash(run.head.chain, record))
+        record = record._replace(chain=run_hash(run.head.chain, record))
         content, draft = self._reduce(record, run)
         if draft is not None:
             state_hash = self.working.advance(run, draft, record.chain, record.log_time)
-            record = replace(record, state_format=STATE_FORMAT, state_hash=state_hash)
+            record = record._replace(state_format=STATE_FORMAT, state_hash=state_hash)
         note(self.working, record, run, 0, content)
         return record
 
@@ -171,7 +171,7 @@ class Fold:
                 record.previous.hex(),
             )
         self.seen.heads.append(head)
-        self.working.meta = replace(meta, offset=stored.offset + 1, void=meta.void + 1)
+        self.working.meta = meta._replace(offset=stored.offset + 1, void=meta.void + 1)
 
     def _expect(self, record: Record, what: str, expected: Any, found: Any) -> None:
         if expected != found:
@@ -298,8 +298,7 @@ def unreadable(value: bytes) -> dict[str, Any]:
 
 def after(meta: Meta, record: Record, offset: int, head: bytes) -> Meta:
     """How far the fold is after a counted record at this offset with this partition hash."""
-    return replace(
-        meta,
+    return meta._replace(
         position=record.position + 1 if record.ends_proposal else record.position,
         offset=offset + 1,
         last_offset=offset,
@@ -328,8 +327,7 @@ def note(working: Working, record: Record, run: Run, offset: int, content: bytes
         chains: dict[str, Any] = {"outside": record.chain}
     else:
         chains = {"chain": record.chain, "importing": _next_of(record)}
-    head = replace(
-        run.head,
+    head = run.head._replace(
         sequence=record.sequence,
         recorded_at=record.log_time,
         quarantine=quarantine,
@@ -371,7 +369,7 @@ def begin_import(run: Run, record: Record) -> None:
     """The first record of an import begins the run's chain; what was refused before is outside."""
     if record.imported is not None and run.head.importing is None:
         import_id = record.imported["import_id"].hex()
-        run.head = replace(run.head, outside=run.head.chain, chain=ZERO, importing=(import_id, 0))
+        run.head = run.head._replace(outside=run.head.chain, chain=ZERO, importing=(import_id, 0))
 
 
 def _next_of(record: Record) -> tuple[str, int] | None:
@@ -405,8 +403,7 @@ def decide_here(
 
 def decided(record: Record, decision: Decision, read: Mapping[str, Any]) -> Record:
     """A record with everything a decision says, and the fields that were read before it."""
-    return replace(
-        record,
+    return record._replace(
         **read,
         outcome=decision.outcome,
         code=decision.code,

@@ -8,7 +8,6 @@ Invariants:
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from hashlib import blake2b
 
 from foldlog.core.document import document
@@ -43,7 +42,7 @@ def parts_of_fork(
     records = [encode_record(record) for record in _copied(view, fold, parent, new_id)]
     now = view.run(run_id).state()
     last = _last(parent, now, new_id, batch_id_text(fork_id), author, log_time)
-    records.append(encode_record(fold.restate(replace(last, sequence=len(records) + 1))))
+    records.append(encode_record(fold.restate(last._replace(sequence=len(records) + 1))))
     return parts_of(new_id, records, author, fork_id)
 
 
@@ -63,8 +62,7 @@ def _copied(view: View, fold: Fold, parent: RunState, new_id: str) -> Iterator[R
             return
         proposal = None if record.proposal is None else readdressed(record.proposal, new_id)
         yield fold.restate(
-            replace(
-                record,
+            record._replace(
                 run_id=new_id,
                 sequence=place,
                 proposal=proposal,

@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from foldlog.core.catalogue import AUTHORITIES
 from foldlog.core.context import Refusal
@@ -72,8 +71,7 @@ def carried(working: Working, part: ImportPart, blank: Record) -> Iterator[Recor
         first = _first(working, record)
         if record.outcome == "duplicate" and first is None and record.code is None:
             raise BrokenPart(blank.position, f"record {index} is a duplicate of none")
-        yield replace(
-            record,
+        yield record._replace(
             sequence=working.meta.sequence + 1,
             position=blank.position,
             appended_at=blank.appended_at,

@@ -8,7 +8,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from foldlog.core.state import SCHEMA_VERSION
@@ -52,7 +52,7 @@ def migrate(
             store.write(changes)
             changes = {}
             each(RUNS_AT_ONCE)
-    meta = replace(meta, format=STATE_FORMAT, tables=TABLES)
+    meta = meta._replace(format=STATE_FORMAT, tables=TABLES)
     store.write({**changes, keys.META: slots.encode_meta(meta)})
     return Lifted(count, tuple(stuck))
 
@@ -70,8 +70,7 @@ def _lifted(store: Store, run: Run, build: str) -> Iterator[tuple[bytes, bytes]]
         yield keys.slot_key(run.run_id, kind, id), new
     yield keys.slot_key(run.run_id, *HEADER), slots.encode_header(run.header)
     came_from: dict[str, Any] = {"schema_version": run.lifted_from, "build": build}
-    head = replace(
-        run.head,
+    head = run.head._replace(
         state_sum=lifted_sum(store, run),
         migrated_from=(*run.head.migrated_from[:-1], came_from),
     )

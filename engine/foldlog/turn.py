@@ -9,9 +9,9 @@ Invariants:
 - A rule that raises quarantines a run; storage that fails stops the turn and changes nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import cast
 
 from foldlog.core.catalogue import RULES, RULES_DEFAULT, Catalogue
@@ -61,6 +61,13 @@ from foldlog.working import ProjectionDamaged, Run, Working, content_digest, fol
 
 TURN_BYTES_MAX = 8 * 1024 * 1024
 """Proposal bytes of one turn; one proposal is at most 256 KiB."""
+
+
+Noting = Callable[[], None]
+
+
+def _nothing() -> None:
+    """What has been noted already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +231,8 @@ class Partition:
         working = Working(reader, self.meta)
 
         def decide_all(rows: list[Proposed]) -> list[Entry]:
-            made = [entry for row in rows for entry in self._decide(working, row)]
+            made = list[Entry]()
+            self._decide_into(made, working, rows)
             ours.extend(entry.value for entry in made)
             return made
 
@@ -252,14 +260,10 @@ class Partition:
                 raise Damaged(self.number, None, self.meta.sequence + 1, what, expected, "none")
 
     def _decide_some(self, proposals: list[Proposed], reader: Reader) -> list[Entry]:
-        """Decide proposals until a turn is full; a part of an import makes several records."""
+        """Decide proposals until a turn is full."""
         working, entries = Working(reader, self.meta), list[Entry]()
         try:
-            for proposed in proposals:
-                room = PART_RECORDS_MAX if is_part(proposed.value) else 1
-                if len(entries) + room > TURN_RECORDS_MAX:
-                    break
-                entries.extend(self._decide(working, proposed))
+            self._decide_into(entries, working, _fitting(proposals, entries))
         except BrokenPart as broken:
             # Its first records may be in the working copy, so what comes after it waits for the
             # next turn; where it is the first, it is decided anew, knowing that it is broken.
@@ -270,10 +274,23 @@ class Partition:
                 ]
         return entries
 
-    def _decide(self, working: Working, proposed: Proposed) -> list[Entry]:
+    def _decide_into(
+        self, entries: list[Entry], working: Working, proposals: Iterable[Proposed]
+    ) -> None:
+        """Decide proposals one after the other."""
+        note_last: Noting = _nothing
+        for proposed in proposals:
+            note_last()
+            made, note_last = self._decide(working, proposed)
+            entries.extend(made)
+
+    def _decide(self, working: Working, proposed: Proposed) -> tuple[list[Entry], Noting]:
+        """The records of a proposal (a part of an import makes several), and what the working copy
+        has to note of them before it serves for another: after the last of a turn none comes."""
         if is_part(proposed.value):
-            return self._decide_part(working, proposed)
-        return [self._decide_one(working, proposed)]
+            return self._decide_part(working, proposed), _nothing
+        entry, noting = self._decide_one(working, proposed)
+        return [entry], noting
 
     def _decide_part(self, working: Working, proposed: Proposed) -> list[Entry]:
         """The records of a part of an import; one that says so where it is not taken over."""
@@ -312,8 +329,7 @@ class Partition:
         self, working: Working, proposed: Proposed, outcome: str, code: str | None, message: str
     ) -> Entry:
         """A record about a part of an import that belongs to no run: its chain is not touched."""
-        record = replace(
-            self._blank(working, proposed),
+        record = self._blank(working, proposed)._replace(
             run_id="",
             outcome=outcome,
             code=code,
@@ -321,29 +337,28 @@ class Partition:
             unreadable=unreadable(proposed.value),
         )
         record = trimmed(record)
-        return self._entry(working, replace(record, chain=run_hash(ZERO, record)))
+        return self._entry(working, record._replace(chain=run_hash(ZERO, record)))
 
     def _entry(self, working: Working, record: Record) -> Entry:
         """A record as the log takes it; the working copy has come to it."""
-        value = encode_record(record)
-        head = partition_hash(record.previous, record.chain, value)
-        working.meta = after(working.meta, record, working.meta.offset, head)
-        return Entry(record.run_id.encode(), value, record.sequence, record.log_time, head)
+        entry = _entry_of(record)
+        working.meta = after(working.meta, record, working.meta.offset, entry.head)
+        return entry
 
-    def _decide_one(self, working: Working, proposed: Proposed) -> Entry:
+    def _decide_one(self, working: Working, proposed: Proposed) -> tuple[Entry, Noting]:
         record, proposal = self._read(working, proposed)
         run = working.run(record.run_id)
         self._check_plugins(run, record)
         time, draft = log_time(record, working.meta, run), None
         if proposal is None:
             revision = chained(run, record).revision
-            record = replace(
-                record, log_time=time, revision_before=revision, revision_after=revision
+            record = record._replace(
+                log_time=time, revision_before=revision, revision_after=revision
             )
-            content = unread_content(record)
         else:
-            content = content_digest(proposal)
             known = working.known(proposal.run_id, proposal.batch_id)
+            # It is only compared where the batch id is known.
+            content = content_digest(proposal) if known is not None else b""
             decision = decide_here(run, proposal, time, known, content, self.rules)
             read = {"batch_id": proposal.batch_id, "proposal": proposed.value, "log_time": time}
             record, draft = decided(record, decision, read), decision.draft
@@ -351,9 +366,15 @@ class Partition:
         chain, state_hash = run_hash(chained(run, record).chain, record), None
         if draft is not None:
             state_hash = working.advance(run, draft, chain, time)
-        record = replace(record, chain=chain, state_hash=state_hash)
-        note(working, record, run, 0, content)
-        return self._entry(working, record)
+        record = record._replace(chain=chain, state_hash=state_hash)
+        entry = _entry_of(record)
+
+        def noting() -> None:
+            content = unread_content(record) if proposal is None else content_digest(proposal)
+            note(working, record, run, 0, content)
+            working.meta = after(working.meta, record, working.meta.offset, entry.head)
+
+        return entry, noting
 
     def _check_plugins(self, run: Run, record: Record) -> None:
         """Nothing is decided without the plug-ins that a run uses, nor around them."""
@@ -401,6 +422,22 @@ class Partition:
         return run_id if here else ""
 
 
+def _fitting(proposals: list[Proposed], entries: list[Entry]) -> Iterator[Proposed]:
+    """The proposals for whose records there is room behind those that are there by then."""
+    for proposed in proposals:
+        room = PART_RECORDS_MAX if is_part(proposed.value) else 1
+        if len(entries) + room > TURN_RECORDS_MAX:
+            return
+        yield proposed
+
+
+def _entry_of(record: Record) -> Entry:
+    """A record as the log takes it."""
+    value = encode_record(record)
+    head = partition_hash(record.previous, record.chain, value)
+    return Entry(record.run_id.encode(), value, record.sequence, record.log_time, head)
+
+
 @contextmanager
 def _trimmed_told(number: int, meta: Meta) -> Iterator[None]:
     """What the log has thrown away before it was decided or folded halts the partition."""
@@ -422,8 +459,7 @@ def _malformed(record: Record, value: bytes, error: WireError | Malformed) -> Re
         batch_id = envelope.batch_id if envelope.run_id == record.run_id else None
     except WireError:
         batch_id = None
-    return replace(
-        record,
+    return record._replace(
         code="MALFORMED",
         message=str(error),
         event_index=index,

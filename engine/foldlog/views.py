@@ -8,7 +8,7 @@ Invariants:
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from foldlog.core.alarms import CODES as ALARM_CODES
@@ -223,7 +223,7 @@ def proven(records: Iterable[Record], rules: Mapping[int, Catalogue] = RULES) ->
         known = record.batch_id and fold.working.known(record.run_id, record.batch_id)
         if record.outcome == "duplicate" and not known and record.code is None:
             raise Damaged(0, record.run_id, place, "first record of the batch id", "one", "none")
-        run = fold.apply(replace(record, sequence=place, imported=None), 0)
+        run = fold.apply(record._replace(sequence=place, imported=None), 0)
     if run is None or run.header.revision == 0:
         raise Damaged(0, None, place, "beginning of the run", "RunStarted", "none")
 

@@ -7,7 +7,7 @@ Invariants:
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -83,10 +83,11 @@ class StoredSlots:
     def __init__(self, reader: Reader, run_id: str) -> None:
         self._reader = reader
         self._run_id = run_id
+        self._prefix = keys.run_prefix(run_id)
 
     def raw(self, kind: str, id: str) -> bytes | None:
         """A slot's stored bytes."""
-        return _read(self._reader, keys.slot_key(self._run_id, kind, id))
+        return _read(self._reader, self._prefix + f"{kind}\0{id}".encode())
 
     def get(self, kind: str, id: str) -> Slot | None:
         """The slot at that address, or None."""
@@ -239,8 +240,7 @@ class Working:
         archived = run.head.archived
         if ("archived", "") in draft.changes:
             archived = draft.changes[("archived", "")] is not None
-        run.head = replace(
-            run.head,
+        run.head = run.head._replace(
             state_sum=total,
             changed_at=log_time,
             quarantine=draft.quarantine,
@@ -253,7 +253,7 @@ class Working:
         for (kind, id), data in run.slots.changed():
             self.changes[keys.slot_key(run.run_id, kind, id)] = data
         run.header_bytes = slots.encode_header(run.header)
-        run.head = replace(run.head, state_sum=lifted_sum(self.reader, run))
+        run.head = run.head._replace(state_sum=lifted_sum(self.reader, run))
         run.lifted_from = None
 
     def _set_timer(self, run: Run, draft: Draft) -> None:
@@ -323,7 +323,7 @@ def _lift(run: Run, stored: StoredSlots) -> None:
     for (kind, id), slot in lifted.changes.items():
         run.slots.put(kind, id, None if slot is None else slots.encode_slot(slot), slot)
     came_from = {"schema_version": run.lifted_from, "build": UNKNOWN_BUILD}
-    run.head = replace(run.head, migrated_from=(*run.head.migrated_from, came_from))
+    run.head = run.head._replace(migrated_from=(*run.head.migrated_from, came_from))
 
 
 def lifted_sum(reader: Reader, run: Run) -> int:

@@ -23,6 +23,7 @@ from foldlog.log.base import (
     LogClosed,
     LogError,
     LogUnreachable,
+    Meanwhile,
     PositionMoved,
     Proposed,
     Stored,
@@ -197,7 +198,13 @@ class Reader:
         """Nobody who only looks proposes."""
         raise AssertionError(partition)
 
-    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
+    def append(
+        self,
+        partition: int,
+        head: bytes,
+        entries: Sequence[Entry],
+        meanwhile: Meanwhile | None = None,
+    ) -> None:
         """Nobody who only looks appends."""
         raise AssertionError(partition)
 
@@ -237,7 +244,13 @@ class HomeLog(SimLog):
             self._commit(Transaction(partition, self.process, rows, []))
             return [row.position for row in rows]
 
-    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
+    def append(
+        self,
+        partition: int,
+        head: bytes,
+        entries: Sequence[Entry],
+        meanwhile: Meanwhile | None = None,
+    ) -> None:
         """See Log.append."""
         with self._writing():
             self.check_head(partition, head)
@@ -322,16 +335,27 @@ class BrokerLog(SimLog):
         self._send(deliver, entries)
         return positions[: len(entries)]
 
-    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
+    def append(
+        self,
+        partition: int,
+        head: bytes,
+        entries: Sequence[Entry],
+        meanwhile: Meanwhile | None = None,
+    ) -> None:
         """See Log.append; the head is not looked at."""
 
         def deliver(some: Sequence[Entry]) -> None:
             if some:
                 self.disk.put(partition, [], self.disk.stored(partition, some))
 
-        self._send(deliver, entries)
+        self._send(deliver, entries, meanwhile)
 
-    def _send(self, deliver: Callable[[Any], None], entries: Sequence[Any]) -> None:
+    def _send(
+        self,
+        deliver: Callable[[Any], None],
+        entries: Sequence[Any],
+        meanwhile: Meanwhile | None = None,
+    ) -> None:
         scheduler = self.disk.scheduler
         failure = self.step("broker send", *self.BROKEN)
         if failure == "refused":
@@ -345,6 +369,8 @@ class BrokerLog(SimLog):
         if rest:
             delay = scheduler.dice.randrange(LATE_US_MAX)
             scheduler.after(delay, lambda: deliver(rest))
+        if meanwhile is not None:
+            meanwhile()
         self.step("broker reply")
         if failure in ("in_doubt", "late", "in_parts"):
             raise LogError("broker", "no answer in time", "read it back")

@@ -154,7 +154,7 @@ def _position_skipped() -> Iterator[None]:
     real = fold.after
 
     def after(meta: Any, record: Any, *rest: Any) -> Any:
-        return replace(real(meta, record, *rest), position=record.position + 2)
+        return real(meta, record, *rest)._replace(position=record.position + 2)
 
     with _instead((fold, "after", after), (turn, "after", after)):
         yield
@@ -165,7 +165,7 @@ def _position_repeated() -> Iterator[None]:
     real = fold.after
 
     def after(meta: Any, record: Any, *rest: Any) -> Any:
-        return replace(real(meta, record, *rest), position=record.position)
+        return real(meta, record, *rest)._replace(position=record.position)
 
     with _instead((fold, "after", after), (turn, "after", after)):
         yield
@@ -185,9 +185,10 @@ def _store_before_log() -> Iterator[None]:
     real = turn.Partition._decide
 
     def decide(self: Any, working: Any, proposed: Any) -> Any:
-        entry = real(self, working, proposed)
+        entries, noting = real(self, working, proposed)
+        noting()
         self.store.write(dict(working.written()))
-        return entry
+        return entries, lambda: None
 
     with _instead((turn.Partition, "_decide", decide)):
         yield
@@ -199,7 +200,9 @@ def _not_read_back() -> Iterator[None]:
 
     def decide(self: Any, working: Any, proposed: Any) -> Any:
         made.append(working)
-        return real(self, working, proposed)
+        entries, noting = real(self, working, proposed)
+        noting()
+        return entries, lambda: None
 
     def read_back(self: Any, ours: list[bytes], reader: Any) -> None:
         working = made.pop()
@@ -214,14 +217,35 @@ def _not_read_back() -> Iterator[None]:
         yield
 
 
+@plant(
+    "what was folded ahead is written, whatever was read back", "state_is_the_fold", shape="broker"
+)
+def _ahead_whatever_came() -> Iterator[None]:
+    real = turn.Partition._fold_ahead
+
+    class LikeAll(list[Any]):
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    def fold_ahead(self: Any, entries: Any, reader: Any) -> None:
+        real(self, entries, reader)
+        if self._ahead is not None:
+            self._ahead = replace(self._ahead, rows=LikeAll(self._ahead.rows))
+
+    with _instead((turn.Partition, "_fold_ahead", fold_ahead)):
+        yield
+
+
 @plant("a failed append is taken for success", "acknowledged_is_logged", "reads_are_fresh")
 def _error_taken_for_success() -> Iterator[None]:
     real, real_decide, made = turn.Partition.exchange, turn.Partition._decide, list[Any]()
 
     def decide(self: Any, working: Any, proposed: Any) -> Any:
-        entries = real_decide(self, working, proposed)
+        entries, noting = real_decide(self, working, proposed)
         made.extend(decode_record(entry.value) for entry in entries)
-        return entries
+        return entries, noting
 
     def exchange(self: Any, entries: Any) -> Any:
         made.clear()

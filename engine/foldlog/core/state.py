@@ -13,7 +13,8 @@ Invariants:
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, Protocol
 
 SCHEMA_VERSION = 2
@@ -123,6 +124,9 @@ class Header:
         return self.attempts_count - self.attempts_before
 
 
+_fields_of = attrgetter(*(field.name for field in fields(Header)))
+
+
 class StateUnreadable(Exception):
     """Storage failed under a state: an outage of the reader, never the fault of a proposal."""
 
@@ -190,7 +194,8 @@ class Draft:
     quarantine: Quarantine | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.header = replace(self.base.header, revision=self.base.header.revision + 1)
+        self.header = Header(*_fields_of(self.base.header))
+        self.header.revision += 1
         self.quarantine = self.base.quarantine
 
     # Reading: the draft's own changes first.

@@ -368,9 +368,9 @@ def _record(schema: dict[str, Any], known: dict[str, tuple[Write, Read]]) -> tup
         for name, optional, nullable, write_field in writers:
             if not optional:
                 write_field(out, value[name])
-            elif name in value and (nullable or value[name] is not None):
+            elif (item := value.get(name)) is not None or (nullable and name in value):
                 out.append(2)  # the union's second branch, as a zig-zag varint
-                write_field(out, value[name])
+                write_field(out, item)
             else:
                 out.append(0)
 

@@ -7,11 +7,16 @@ Invariants:
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 __all__ = ["murmur2", "partition_of"]
 
 SEED = 0x9747B28C
 MULTIPLIER = 0x5BD1E995
 WORD = 0xFFFFFFFF
+
+RUNS_KEPT = 4_096
+"""How many runs' partitions are remembered: a run is asked about at every step of its way."""
 
 
 def murmur2(data: bytes) -> int:
@@ -29,6 +34,7 @@ def murmur2(data: bytes) -> int:
     return mixed - (1 << 32) if mixed >> 31 else mixed
 
 
+@lru_cache(RUNS_KEPT)
 def partition_of(run_id: str, partitions: int) -> int:
     """The partition of a run, 0..partitions-1: the hash without its sign bit, modulo the count."""
     return (murmur2(run_id.encode()) & 0x7FFFFFFF) % partitions

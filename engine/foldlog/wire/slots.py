@@ -9,10 +9,10 @@ Invariants:
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from functools import lru_cache, wraps
+from dataclasses import fields
+from functools import update_wrapper
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from foldlog.core.catalogue import RULES, fingerprints
 from foldlog.core.decide import Known
@@ -35,8 +35,7 @@ CONTENT_BYTES = 16
 """Bytes kept of the digest of a batch's content: enough to tell contents apart by accident."""
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """How far a partition is folded: the next proposal, the next offset, the head, log time.
 
     ``last_offset`` is where the record of ``head`` lies; ``void`` counts void records seen.
@@ -67,8 +66,7 @@ PLACE_FIELDS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class RunHead:
+class RunHead(NamedTuple):
     """What is kept of a run beside its state: where its chain is, the sum of its state hash,
 
     its last record (sequence and log time), the log time of its last change, its quarantine.
@@ -101,16 +99,32 @@ KEPT_MAX, KEPT_BYTES_MAX = 2_048, 1_024
 """How many values each decoder keeps, and how large they may be: a few MB at most."""
 
 
-def _keeping(decode: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    """A decoder that keeps what it gave lately, of small values: a turn reads again what the last
-    one read, and nobody changes what was read."""
-    kept = lru_cache(KEPT_MAX)(decode)
+class _Keeping(Generic[T]):
+    """A decoder that keeps what it gave lately, of small values, and what was encoded lately: a
+    turn reads what the last one read and wrote, and nobody changes what was read.
 
-    @wraps(decode)
-    def decoded(data: bytes) -> T:
-        return kept(data) if len(data) <= KEPT_BYTES_MAX else decode(data)
+    Keyed by the bytes, so what is broken or was changed is decoded.
+    """
 
-    return decoded
+    def __init__(self, decode: Callable[[bytes], T]) -> None:
+        self._decode = decode
+        self._kept: dict[bytes, T] = {}
+        update_wrapper(self, decode)
+
+    def __call__(self, data: bytes) -> T:
+        value = self._kept.get(data)
+        if value is None:
+            value = self._decode(data)
+            self.keep(data, value)
+        return value
+
+    def keep(self, data: bytes, value: T) -> None:
+        """Give this value for these bytes, which decode to it."""
+        if len(data) > KEPT_BYTES_MAX:
+            return
+        if len(self._kept) >= KEPT_MAX:
+            self._kept.clear()  # in one step, whatever other threads do
+        self._kept[data] = value
 
 
 def encode_slot(slot: Slot) -> bytes:
@@ -125,7 +139,7 @@ def encode_slot(slot: Slot) -> bytes:
     return canonical_json(stored).encode()
 
 
-@_keeping
+@_Keeping
 def decode_slot(data: bytes) -> Slot:
     """The slot in some bytes that ``encode_slot`` made."""
     stored = json.loads(data)
@@ -144,7 +158,10 @@ def encode_header(header: Header) -> bytes:
     if header.retries_kept is not None:
         stored = {name: value for name, value in stored.items() if name not in ATTEMPTS}
         stored |= {"retry_count": header.retries_kept, "migrated_from": []}
-    return canonical_json(stored).encode()
+    data = canonical_json(stored).encode()
+    if header.retries_kept is None:
+        _header_fields.keep(data, stored)
+    return data
 
 
 def decode_header(run_id: str, data: bytes) -> Header:
@@ -155,7 +172,7 @@ def decode_header(run_id: str, data: bytes) -> Header:
         raise ValueError(f"header of run {run_id}: {error}") from None
 
 
-@_keeping
+@_Keeping
 def _header_fields(data: bytes) -> dict[str, Any]:
     stored: dict[str, Any] = json.loads(data)
     if stored["schema_version"] == 1:
@@ -186,10 +203,12 @@ def encode_head(head: RunHead) -> bytes:
         stored["migrated_from"] = [dict(each) for each in head.migrated_from]
     if head.archived:
         stored["archived"] = True
-    return canonical_json(stored).encode()
+    data = canonical_json(stored).encode()
+    decode_head.keep(data, head)
+    return data
 
 
-@_keeping
+@_Keeping
 def decode_head(data: bytes) -> RunHead:
     """The run head in some bytes."""
     stored = json.loads(data)
@@ -210,8 +229,7 @@ def decode_head(data: bytes) -> RunHead:
 
 def encode_meta(meta: Meta) -> bytes:
     """The fold's position as bytes."""
-    stored = {field.name: getattr(meta, field.name) for field in fields(Meta)}
-    return canonical_json({**stored, "head": meta.head.hex()}).encode()
+    return canonical_json({**meta._asdict(), "head": meta.head.hex()}).encode()
 
 
 def decode_meta(data: bytes) -> Meta:

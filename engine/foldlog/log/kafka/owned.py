@@ -87,8 +87,9 @@ class OwnedLog(KafkaLog):
     def waits(self, partition: int, position: int) -> bool:
         """Whether a proposal of an own partition at this position or behind it has come by now."""
         ahead = self._ahead.get(partition)
-        waiting = () if ahead is None else ahead.proposals
-        return bool(waiting) and waiting[-1].position >= position
+        if ahead is None or not ahead.proposals:
+            return False
+        return ahead.proposals[-1].position >= position
 
     def proposals(self, partition: int, start: int, limit: int, max_bytes: int) -> list[Proposed]:
         """See Log.proposals; of an own partition what has come by now."""
