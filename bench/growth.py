@@ -32,7 +32,7 @@ from typing import Any
 from foldlog.core.proposals import parse_proposal
 from foldlog.holder import Holder
 from foldlog.log import sqlite
-from foldlog.log.base import Entry, Log, Meanwhile
+from foldlog.log.base import Entry, Log
 from foldlog.log.memory import MemoryLog
 from foldlog.log.sqlite import SqliteLog
 from foldlog.runtime import SECOND, RealRuntime
@@ -222,16 +222,10 @@ class CountingLog:
         self.count.log += sum(len(key) + len(value) for key, value in entries)
         return self.inner.propose(partition, entries)
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         """See Log.append."""
         self.count.log += sum(len(e.key) + len(e.value) + len(e.head) + 16 for e in entries)
-        self.inner.append(partition, head, entries, meanwhile)
+        self.inner.append(partition, head, entries)
 
 
 class CountingStore:

@@ -266,7 +266,7 @@ class LyingLog(MemoryLog):
         super().__init__(1, lambda: START_US)
         self.lie = lie
 
-    def append(self, partition: int, head: bytes, entries: Any, meanwhile: Any = None) -> None:
+    def append(self, partition: int, head: bytes, entries: Any) -> None:
         super().append(partition, head, [entry for e in entries for entry in self.lie(e)])
 
     def exchange(

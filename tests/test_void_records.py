@@ -23,7 +23,7 @@ from foldlog.core.catalogue import RULES
 from foldlog.errors import Damaged
 from foldlog.fold import SEEN_MAX, TURN_RECORDS_MAX
 from foldlog.holder import OUTAGES
-from foldlog.log.base import Entry, LogError, Meanwhile, Stored
+from foldlog.log.base import Entry, LogError, Stored
 from foldlog.log.memory import MemoryLog
 from foldlog.store.memory import MemoryStore
 from foldlog.testing import raising_rules
@@ -71,13 +71,7 @@ class Network(FaultyLog):
         super().__init__(world.log, Faults())
         self.world, self.number = world, number
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         world, dice = self.world, self.world.dice
         world.others_go_on(self.number)
         what = dice.choice(("fine", "fine", "fine", "in doubt", "lost", "late", "in parts"))
@@ -86,9 +80,6 @@ class Network(FaultyLog):
         if what in ("late", "in parts"):
             world.late.append(entries[at:])
         world.others_go_on(self.number)
-        if meanwhile is not None and dice.random() < 0.8:
-            meanwhile()
-            world.others_go_on(self.number)
         if what != "fine":
             raise LogError("network", what, "read back")
 
@@ -221,13 +212,7 @@ def decided_turn(log: MemoryLog, store: MemoryStore, decider: str) -> Sequence[E
     caught: list[Sequence[Entry]] = []
 
     class Catching(FaultyLog):
-        def append(
-            self,
-            partition: int,
-            head: bytes,
-            entries: Sequence[Entry],
-            meanwhile: Meanwhile | None = None,
-        ) -> None:
+        def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
             caught.append(entries)
             raise LogError("network", "stopped before it wrote", "wait")
 

@@ -16,7 +16,7 @@ from typing import Any
 from foldlog.core.catalogue import Catalogue
 from foldlog.core.proposals import parse_proposal
 from foldlog.log import sqlite
-from foldlog.log.base import Entry, Log, LogError, Meanwhile, Proposed, Stored
+from foldlog.log.base import Entry, Log, LogError, Proposed, Stored
 from foldlog.log.memory import MemoryLog
 from foldlog.log.sqlite import SqliteLog
 from foldlog.store.base import Store, StoreError
@@ -200,17 +200,9 @@ class FaultyLog:
         self.faults.step("proposals", LogError)
         return self.inner.proposals(partition, start, limit, max_bytes)
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         self.faults.step("before append", LogError)
         self.inner.append(partition, head, entries)
-        if meanwhile is not None:
-            meanwhile()
         self.faults.step("after append", LogError)
 
     def events(self, partition: int, start: int, limit: int, max_bytes: int) -> list[Stored]:

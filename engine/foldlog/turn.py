@@ -3,14 +3,13 @@
 Invariants:
 - The log comes first and the store after it; a crash in between is mended by folding the tail.
 - A turn decides on a working copy that is dropped; what is written is folded from what was read
-  back, and those bytes are compared with the bytes handed in. Folding may be done before that,
-  while the log waits for others; it counts if what is then read back is just what was folded.
+  back, and those bytes are compared with the bytes handed in.
 - After any failure of an append, nothing is decided before the log was read to its end.
 - A rule that raises quarantines a run; storage that fails stops the turn and changes nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -70,15 +69,6 @@ def _nothing() -> None:
     """What has been noted already."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """Rows of the log, what they make of a store, and their records (None for a void one)."""
-
-    rows: list[Stored]
-    working: Working
-    records: list[Record | None]
-
-
 @dataclass(slots=True)
 class Partition:
     """One partition's log and store, and the turn between them. One thread at a time.
@@ -95,13 +85,11 @@ class Partition:
     meta: Meta = field(init=False)
     seen: Seen = field(init=False)
     in_doubt: bool = False
-    _ahead: Folded | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._read_meta()
 
     def _read_meta(self) -> None:
-        self._ahead = None
         self.meta = folded_to(self.store, self.log.identity, self.number)
         self.seen = seen_in(self.log, self.number, lambda: self.meta.offset)
         self.seen.heads.append(self.meta.head)
@@ -160,34 +148,18 @@ class Partition:
             rows = [stored for stored in rows if stored.offset < end]
         if not rows:
             return 0
-        folded, self._ahead = self._ahead, None
-        if folded is not None and folded.rows == rows:
-            self.seen.heads.extend(stored.head for stored in rows)
-        else:
-            folded = self._fold_rows(rows, reader, self.seen)
-        self.store.write(folded.working.written())
-        self.meta = folded.working.meta
+        working = Working(reader, self.meta)
+        fold = Fold(working, self.number, self.seen, self.rules)
+        records = [fold.fold(stored) for stored in rows]
+        self.store.write(working.written())
+        self.meta = working.meta
         handed_in = set(ours)
         if handed_in:
             ours[:] = handed_in.difference(stored.value for stored in rows)
-        for record in folded.records:
+        for record in records:
             if record is not None:
                 self.folded(record)
         return len(rows)
-
-    def _fold_rows(self, rows: list[Stored], reader: Reader, seen: Seen) -> Folded:
-        working = Working(reader, self.meta)
-        fold = Fold(working, self.number, seen, self.rules)
-        return Folded(rows, working, [fold.fold(stored) for stored in rows])
-
-    def _fold_ahead(self, entries: list[Entry], reader: Reader) -> None:
-        """Fold what is on its way as it will be read back if nobody writes in between."""
-        rows = [
-            Stored(offset, each.key, each.value, each.sequence, each.log_time, each.head)
-            for offset, each in enumerate(entries, self.meta.offset)
-        ]
-        with suppress(Exception):  # what is wrong is met when it is read back
-            self._ahead = self._fold_rows(rows, reader, Seen())
 
     # The turn
 
@@ -209,9 +181,7 @@ class Partition:
         entries = self._decide_some(proposals, reader)
         self.in_doubt = True
         try:
-            self.log.append(
-                self.number, self.meta.head, entries, lambda: self._fold_ahead(entries, reader)
-            )
+            self.log.append(self.number, self.meta.head, entries)
         except HeadMoved:
             return self.catch_up()
         self._read_back([entry.value for entry in entries], reader)

@@ -90,14 +90,6 @@ def test_records_keep_their_order_and_columns(log: Log) -> None:
     assert log.end(2) == offsets[-1] + 1
 
 
-def test_who_waits_for_others_lets_its_caller_work_once(log: Log) -> None:
-    """Records are there whether or not the caller was given time, which is once at most."""
-    worked: list[int] = []
-    log.append(0, ZERO_HEAD, [entry(1), entry(2)], lambda: worked.append(1))
-    assert len(worked) <= 1
-    assert [row.sequence for row in log.events(0, 0, MANY, ALL_BYTES)] == [1, 2]
-
-
 def test_reading_starts_where_it_is_told(log: Log) -> None:
     """Reading from one after a row gives the rows behind it, and from the end gives none."""
     positions = log.propose(0, [(b"k", bytes([n])) for n in range(5)])

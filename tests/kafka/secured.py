@@ -78,21 +78,24 @@ class Secured:
         self.passwords, self.by_certificate, self.tokens = (
             Listener(*each) for each in zip(names, protocols, ports, strict=True)
         )
+        known = list(principals)
         self.cluster.create(
             listeners=(self.passwords, self.by_certificate, self.tokens),
-            settings=self._settings(),
+            settings=self._settings(known),
             formatted=[
                 part
-                for name in principals
+                for name in known
                 for part in ("--add-scram", f"SCRAM-SHA-512=[name={name},password={PASSWORD}]")
             ],
         )
 
-    def _settings(self) -> dict[str, object]:
+    def _settings(self, principals: list[str]) -> dict[str, object]:
         file, key = self.certificates.made("broker")
         store = self.certificates.folder / "broker.store.pem"
         store.write_bytes(key.read_bytes() + file.read_bytes())
         scram = f"{_LOGIN}.scram.ScramLoginModule required;"
+        users = " ".join(f'user_{name}="{PASSWORD}"' for name in principals)
+        plain = f"{_LOGIN}.plain.PlainLoginModule required {users};"
         token = (
             f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule required"
             ' unsecuredLoginStringClaim_sub="broker";'
@@ -107,7 +110,8 @@ class Secured:
             "ssl.truststore.location": self.certificates.authority,
             "listener.name.certificates.ssl.client.auth": "required",
             "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
-            "listener.name.passwords.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.passwords.sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN",
+            "listener.name.passwords.plain.sasl.jaas.config": plain,
             "listener.name.passwords.scram-sha-512.sasl.jaas.config": scram,
             "listener.name.tokens.sasl.enabled.mechanisms": "OAUTHBEARER",
             "listener.name.tokens.oauthbearer.sasl.jaas.config": token,
@@ -117,11 +121,13 @@ class Secured:
         """A log's address at a listener."""
         return f"kafka://{listener.server}/{prefix}"
 
-    def password(self, name: str, password: str = PASSWORD) -> dict[str, str]:
+    def password(
+        self, name: str, password: str = PASSWORD, mechanism: str = "SCRAM-SHA-512"
+    ) -> dict[str, str]:
         """How a principal connects with a password, over TLS."""
         return {
             "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.mechanism": mechanism,
             "sasl.username": name,
             "sasl.password": password,
             "ssl.ca.location": str(self.certificates.authority),

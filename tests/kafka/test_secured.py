@@ -265,6 +265,7 @@ def test_a_password_or_certificate_that_is_wrong_is_told(broker: Secured, tmp_pa
     log = Log(broker, "worker")
     wrong = [
         broker.password("worker", "wrong"),
+        broker.password("worker", "wrong", mechanism="PLAIN"),
         {**broker.password("worker"), "ssl.ca.location": str(broker.certificates.made("x")[0])},
     ]
     for settings in wrong:
@@ -272,6 +273,17 @@ def test_a_password_or_certificate_that_is_wrong_is_told(broker: Secured, tmp_pa
             Engine.connect(log.url, home=tmp_path / "home", settings=settings)
         assert "open-sesame" not in str(told.value)
         assert "check the client's settings" in str(told.value)
+
+
+def test_a_plain_password_over_tls(broker: Secured, tmp_path: Path) -> None:
+    """SASL PLAIN lets a principal in with its password, and with the rights that it has."""
+    log = Log(broker, "auditor")
+    settings = broker.password("auditor", mechanism="PLAIN")
+    with Engine.connect(log.url, home=tmp_path / "home", settings=settings) as engine:
+        assert engine.verify().ok
+    other = broker.password("worker", mechanism="PLAIN")
+    with pytest.raises(errors.Unavailable, match="is not allowed to this principal"):
+        Engine.connect(log.url, home=tmp_path / "other", settings=other)
 
 
 def test_a_certificate_of_ones_own(broker: Secured, tmp_path: Path) -> None:

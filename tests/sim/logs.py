@@ -23,7 +23,6 @@ from foldlog.log.base import (
     LogClosed,
     LogError,
     LogUnreachable,
-    Meanwhile,
     PositionMoved,
     Proposed,
     Stored,
@@ -198,13 +197,7 @@ class Reader:
         """Nobody who only looks proposes."""
         raise AssertionError(partition)
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         """Nobody who only looks appends."""
         raise AssertionError(partition)
 
@@ -244,13 +237,7 @@ class HomeLog(SimLog):
             self._commit(Transaction(partition, self.process, rows, []))
             return [row.position for row in rows]
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         """See Log.append."""
         with self._writing():
             self.check_head(partition, head)
@@ -335,27 +322,16 @@ class BrokerLog(SimLog):
         self._send(deliver, entries)
         return positions[: len(entries)]
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         """See Log.append; the head is not looked at."""
 
         def deliver(some: Sequence[Entry]) -> None:
             if some:
                 self.disk.put(partition, [], self.disk.stored(partition, some))
 
-        self._send(deliver, entries, meanwhile)
+        self._send(deliver, entries)
 
-    def _send(
-        self,
-        deliver: Callable[[Any], None],
-        entries: Sequence[Any],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def _send(self, deliver: Callable[[Any], None], entries: Sequence[Any]) -> None:
         scheduler = self.disk.scheduler
         failure = self.step("broker send", *self.BROKEN)
         if failure == "refused":
@@ -369,8 +345,6 @@ class BrokerLog(SimLog):
         if rest:
             delay = scheduler.dice.randrange(LATE_US_MAX)
             scheduler.after(delay, lambda: deliver(rest))
-        if meanwhile is not None:
-            meanwhile()
         self.step("broker reply")
         if failure in ("in_doubt", "late", "in_parts"):
             raise LogError("broker", "no answer in time", "read it back")

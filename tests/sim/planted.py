@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -214,27 +214,6 @@ def _not_read_back() -> Iterator[None]:
 
     decides = (turn.Partition, "_decide", decide)
     with _instead(decides, (turn.Partition, "_read_back", read_back)):
-        yield
-
-
-@plant(
-    "what was folded ahead is written, whatever was read back", "state_is_the_fold", shape="broker"
-)
-def _ahead_whatever_came() -> Iterator[None]:
-    real = turn.Partition._fold_ahead
-
-    class LikeAll(list[Any]):
-        __hash__ = None  # type: ignore[assignment]
-
-        def __eq__(self, other: object) -> bool:
-            return True
-
-    def fold_ahead(self: Any, entries: Any, reader: Any) -> None:
-        real(self, entries, reader)
-        if self._ahead is not None:
-            self._ahead = replace(self._ahead, rows=LikeAll(self._ahead.rows))
-
-    with _instead((turn.Partition, "_fold_ahead", fold_ahead)):
         yield
 
 

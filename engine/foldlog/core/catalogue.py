@@ -88,23 +88,22 @@ class EventType:
 
     def is_plus(self, event: Event) -> bool:
         """Whether this event commutes with every other ``+`` on another id."""
-        return self.commutes and not any(list(_named(event, path)) for path in self.unless)
+        return self.commutes and not any(_named(event, path) for path in self.unless)
 
     def needs_expectation(self, event: Event) -> bool:
         return not (self.control or self.floats or self.is_plus(event))
 
 
-def _named(event: Event, path: str) -> Iterator[Any]:
+def _named(event: Event, path: str) -> list[Any]:
     """The values at a dotted path of an event; each item of a list; nothing if absent or false."""
     value: Any = event
     for part in path.split("."):
         if not isinstance(value, Mapping) or part not in value:
-            return
+            return []
         value = value[part]
     if isinstance(value, list):
-        yield from value
-    elif value is not None and value is not False:
-        yield value
+        return value
+    return [] if value is None or value is False else [value]
 
 
 def address(name: str) -> Address:

@@ -22,9 +22,6 @@ ZERO_HEAD = bytes(32)
 MAX_PARTITIONS = 1024
 """Most partitions a log may have: each costs two tables, and a reader's turn over all of them."""
 
-Meanwhile = Callable[[], None]
-"""What a caller has to do while a log waits for others. It raises nothing."""
-
 Clock = Callable[[], int]
 """Microseconds since the Unix epoch. May step back; whoever needs order makes it monotonic."""
 
@@ -206,18 +203,11 @@ class Log(Protocol):
         row if there is one. Never blocks for a row to come.
         """
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         """Add records to the truth, all or none and durable, if the last record's head is `head`.
 
         `head` is ZERO_HEAD for an empty partition. HeadMoved (nothing written) otherwise, also
-        when `entries` is empty. A log that waits for others after it sent the records calls
-        `meanwhile` first, once; others never do.
+        when `entries` is empty.
         """
 
     def events(self, partition: int, start: int, limit: int, max_bytes: int) -> list[Stored]:

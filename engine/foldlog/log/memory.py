@@ -22,7 +22,6 @@ from foldlog.log.base import (
     Entry,
     HeadMoved,
     LogClosed,
-    Meanwhile,
     PositionMoved,
     Proposed,
     Stored,
@@ -74,13 +73,7 @@ class MemoryLog:
             at = bisect_left(rows, start, key=lambda row: row.position)
             return list(bounded(rows[at : at + limit], limit, max_bytes))
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         """See Log.append; with `conditional=False` the head is not looked at."""
         check_partition(partition, self.partitions)
         with self._lock:

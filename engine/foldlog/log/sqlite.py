@@ -36,7 +36,6 @@ from foldlog.log.base import (
     LogExists,
     LogTooNew,
     LogUnreachable,
-    Meanwhile,
     PositionMoved,
     Proposed,
     Stored,
@@ -166,13 +165,7 @@ class SqliteLog:
 
         return self._write(write)
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         """See Log.append; the head is compared inside the transaction that writes."""
         check_partition(partition, self.partitions)
 

@@ -158,10 +158,7 @@ def encode_header(header: Header) -> bytes:
     if header.retries_kept is not None:
         stored = {name: value for name, value in stored.items() if name not in ATTEMPTS}
         stored |= {"retry_count": header.retries_kept, "migrated_from": []}
-    data = canonical_json(stored).encode()
-    if header.retries_kept is None:
-        _header_fields.keep(data, stored)
-    return data
+    return canonical_json(stored).encode()
 
 
 def decode_header(run_id: str, data: bytes) -> Header:
@@ -204,7 +201,8 @@ def encode_head(head: RunHead) -> bytes:
     if head.archived:
         stored["archived"] = True
     data = canonical_json(stored).encode()
-    decode_head.keep(data, head)
+    if not head.migrated_from:  # objects: decoded, their keys are in another order
+        decode_head.keep(data, head)
     return data
 
 

@@ -24,7 +24,6 @@ from foldlog.log.base import (
     LogClosed,
     LogError,
     LogTrimmed,
-    Meanwhile,
     Proposed,
     Row,
     Stored,
@@ -174,20 +173,12 @@ class KafkaLog:
         ``propose``."""
         return self._proposer.look(delivery)
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         """See Log.append; the head is not looked at. An error may leave the first of them in the
         log, and others may come later: they extend one another."""
-        self._written(partition, entries, meanwhile)
+        self._written(partition, entries)
 
-    def _written(
-        self, partition: int, entries: Sequence[Entry], meanwhile: Meanwhile | None
-    ) -> list[int]:
+    def _written(self, partition: int, entries: Sequence[Entry]) -> list[int]:
         """Append records; the positions that they got."""
         check_partition(partition, self.partitions)
         self._check_open()
@@ -196,8 +187,6 @@ class KafkaLog:
             return []
         try:
             delivery = self._appender.send(partition, messages, self._stamp(), WRITE_SECONDS)
-            if meanwhile is not None:
-                meanwhile()
             positions = self._appender.wait(delivery, WRITE_SECONDS)
         except BaseException:
             self._appender.abandon()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count, takewhile
 from typing import Any
 
-from foldlog.log.base import Entry, Meanwhile, Proposed, Stored, bounded
+from foldlog.log.base import Entry, Proposed, Stored, bounded
 from foldlog.log.kafka.address import Address, Known
 from foldlog.log.kafka.log import KafkaLog
 from foldlog.log.kafka.rows import proposed
@@ -102,18 +102,12 @@ class OwnedLog(KafkaLog):
             self._inbox.resume(partition)
         return list(bounded(ahead.proposals, limit, max_bytes))
 
-    def append(
-        self,
-        partition: int,
-        head: bytes,
-        entries: Sequence[Entry],
-        meanwhile: Meanwhile | None = None,
-    ) -> None:
+    def append(self, partition: int, head: bytes, entries: Sequence[Entry]) -> None:
         """See KafkaLog.append."""
         own = self._ahead.get(partition)
         if own is not None:
             own.written = []
-        positions = self._written(partition, entries, meanwhile)
+        positions = self._written(partition, entries)
         if own is not None:
             own.written = [
                 Stored(position, each.key, each.value, each.sequence, each.log_time, each.head)
