@@ -289,6 +289,27 @@ def test_an_error_of_one_partition_takes_no_row_of_another(new_url: Callable[[],
     log.close()
 
 
+def test_it_is_known_whether_more_waits(log: KafkaLog) -> None:
+    """Of a partition that is read ahead a projector knows what waits behind a position; of others
+    nothing, and so of one that was given away."""
+    owned = OwnedLog(log.address, {})
+    assert not owned.waits(0, 1)
+    owned.own(0, 1)
+    first, last = log.propose(0, facts(1, 2))
+
+    def came() -> bool:
+        owned.wait(0.1)
+        return len(owned.proposals(0, 1, 9, ALL)) == 2
+
+    until(came)
+    assert [owned.waits(0, place) for place in (first, last, last + 1)] == [True, True, False]
+    assert owned.proposals(0, last + 1, 9, ALL) == []
+    assert not owned.waits(0, first)
+    owned.disown(0)
+    assert not owned.waits(0, last)
+    owned.close()
+
+
 def test_what_was_written_without_a_gap_is_not_read_again(
     log: KafkaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
