@@ -4,9 +4,11 @@ Two measurements, each a ratio inside one run:
 
 - p10, p50 and p99 of propose -> outcome (one worker, one projector process), beside a bare echo of
   two processes: produce, consume, produce, consume, with the same settings and sizes; and beside
-  one that reads back what it wrote before it goes on, as whoever decides has to. They are measured
-  in turns, so that whatever else the machine does meets all of them. (On a machine that others use
-  too, p10 shows best what the work itself takes.)
+  one that reads back what it wrote before it goes on, as whoever decides has to; and beside one
+  whose ends compute before and after they send, for as long as foldlog's do: its time without that
+  is what the very same hops take once the caches are not theirs alone. They are measured in turns,
+  so that whatever else the machine does meets all of them. (On a machine that others use too, p10
+  shows best what the work itself takes.)
 - CPU seconds of deciding a record (user and system, of projector processes that have their
   partitions), with two workers beside one; and the rate, which can only double where there are
   cores for it.
@@ -39,6 +41,7 @@ from foldlog.reaching import create_log, open_log
 from foldlog.wire.envelope import encode_proposal
 from foldlog.wire.partitioner import partition_of
 
+HOPS = "hops of computing"
 MEMBER = "import json, sys; from foldlog_projector.serving import *; "
 MEMBER += "from pathlib import Path; plan = json.loads(sys.argv[2]); "
 MEMBER += "plan['home'] = Path(plan['home']); globals()[sys.argv[1]](plan)"
@@ -49,12 +52,15 @@ SETTLE_SECONDS = 3.0
 
 VALUE_BYTES = 300
 
+COMPUTE_US = 500
+"""What an end that computes does before it sends, and the echo after it too."""
+
 
 def main() -> int:
     """Measure and print a table, or JSON; as `--echo`, be the other end of the bare client."""
     options = _options()
     if options.echo is not None:
-        _echo(options.echo, reads_back=options.reads_back)
+        _echo(options.echo, reads_back=options.reads_back, compute_us=options.compute_us)
         return 0
     with tempfile.TemporaryDirectory(prefix="kafka-") as folder:
         found = {
@@ -73,6 +79,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=8000, metavar="N", help="decided (8000)")
     parser.add_argument("--echo", default=None, metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--reads-back", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--compute-us", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()
 
@@ -92,6 +99,7 @@ def _latency(bootstrap: str, folder: Path, calls: int) -> dict[str, Any]:
     with (
         _bare(_new_url(bootstrap, 1)) as bare,
         _bare(_new_url(bootstrap, 1), "--reads-back") as read_back,
+        _bare(_new_url(bootstrap, 1), "--compute-us", str(COMPUTE_US)) as computing,
         _process([sys.executable, "-c", MEMBER, "run_member", json.dumps(plan)]),
         Engine.connect(url, home=folder / "worker") as engine,
     ):
@@ -102,13 +110,23 @@ def _latency(bootstrap: str, folder: Path, calls: int) -> dict[str, Any]:
             outcome = run.propose([{"type": "FactConfirmed", "fact": fact}])
             assert outcome.outcome == "accepted"
 
-        works = {"bare": bare, "bare, read back": read_back, "foldlog": propose}
+        def compute_and_call() -> None:
+            _compute(COMPUTE_US)
+            computing()
+
+        works = {
+            "bare": bare,
+            "bare, read back": read_back,
+            HOPS: compute_and_call,
+            "foldlog": propose,
+        }
         took: dict[str, list[float]] = {name: [] for name in works}
         for work in works.values():
             _timed(work, BLOCK, [])  # connections, imports, first records
         for _ in range(0, calls, BLOCK):
             for name, work in works.items():
                 _timed(work, BLOCK, took[name])
+    took[HOPS] = [seconds - 2 * COMPUTE_US / 1e6 for seconds in took[HOPS]]
     rows = {name: _quantiles(times) for name, times in took.items()}
     ratios = {
         f"ratio_{p}": round(rows["foldlog"][f"{p}_us"] / rows["bare"][f"{p}_us"], 2)
@@ -122,6 +140,14 @@ def _timed(work: Callable[[], None], count: int, took: list[float]) -> None:
         began = time.perf_counter()
         work()
         took.append(time.perf_counter() - began)
+
+
+def _compute(microseconds: int) -> None:
+    """Something that fills caches, as whoever decides does."""
+    end, made = time.perf_counter() + microseconds / 1e6, dict[str, list[int]]()
+    while time.perf_counter() < end:
+        for number in range(20):
+            made[str(number)] = [number] * 10
 
 
 def _quantiles(took: list[float]) -> dict[str, int]:
@@ -174,17 +200,19 @@ def _bare(url: str, *options: str) -> Iterator[Callable[[], None]]:
     consumer.close()
 
 
-def _echo(url: str, *, reads_back: bool) -> None:
+def _echo(url: str, *, reads_back: bool, compute_us: int) -> None:
     handles = Handles(parse_url(url), {})
     consumer, producer = _ends(handles, "proposals")
     written = _ends(handles, "events")[0] if reads_back else None
     print("ready", flush=True)
     while True:
         message = _next(consumer)
+        _compute(compute_us)
         producer.produce(handles.address.events, message.value(), message.key(), partition=0)
         if written is not None:
             _next(written)
         producer.poll(0)
+        _compute(compute_us)
 
 
 # Cost
@@ -270,7 +298,7 @@ def _cpu(process: subprocess.Popen[bytes]) -> float:
 def _table(found: dict[str, Any]) -> str:
     latency, cost = found["latency"], found["cost"]
     lines = [f"{latency['calls']:>5} round trips       p10 us   p50 us   p99 us"]
-    for name in ("bare", "bare, read back", "foldlog"):
+    for name in ("bare", "bare, read back", HOPS, "foldlog"):
         figures = "".join(f"{latency[name][f'p{p}_us']:>9}" for p in (10, 50, 99))
         lines.append(f"  {name:<20}{figures}")
     ratios = "".join(f"{latency[f'ratio_p{p}']:>9}" for p in (10, 50, 99))
