@@ -63,6 +63,7 @@ TURN_BYTES_MAX = 8 * 1024 * 1024
 
 
 Noting = Callable[[], None]
+"""What a working copy has to note of a decided proposal before it serves for another one."""
 
 
 def _nothing() -> None:
@@ -255,8 +256,8 @@ class Partition:
             entries.extend(made)
 
     def _decide(self, working: Working, proposed: Proposed) -> tuple[list[Entry], Noting]:
-        """The records of a proposal (a part of an import makes several), and what the working copy
-        has to note of them before it serves for another: after the last of a turn none comes."""
+        """The records of a proposal (a part of an import makes several), and what is to be noted of
+        them if another one comes."""
         if is_part(proposed.value):
             return self._decide_part(working, proposed), _nothing
         entry, noting = self._decide_one(working, proposed)

@@ -83,11 +83,10 @@ class StoredSlots:
     def __init__(self, reader: Reader, run_id: str) -> None:
         self._reader = reader
         self._run_id = run_id
-        self._prefix = keys.run_prefix(run_id)
 
     def raw(self, kind: str, id: str) -> bytes | None:
         """A slot's stored bytes."""
-        return _read(self._reader, self._prefix + f"{kind}\0{id}".encode())
+        return _read(self._reader, keys.slot_key(self._run_id, kind, id))
 
     def get(self, kind: str, id: str) -> Slot | None:
         """The slot at that address, or None."""

@@ -124,7 +124,7 @@ class Header:
         return self.attempts_count - self.attempts_before
 
 
-_fields_of = attrgetter(*(field.name for field in fields(Header)))
+_values_of = attrgetter(*(field.name for field in fields(Header)))
 
 
 class StateUnreadable(Exception):
@@ -194,7 +194,7 @@ class Draft:
     quarantine: Quarantine | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.header = Header(*_fields_of(self.base.header))
+        self.header = Header(*_values_of(self.base.header))
         self.header.revision += 1
         self.quarantine = self.base.quarantine
 

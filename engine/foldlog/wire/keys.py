@@ -43,12 +43,12 @@ def head_keys(run_id: str) -> tuple[bytes, bytes]:
 
 def kind_prefix(run_id: str, kind: str) -> bytes:
     """The prefix of every slot of one kind."""
-    return b"e\0" + run_id.encode() + b"\0" + kind.encode() + b"\0"
+    return slot_key(run_id, kind, "")
 
 
 def slot_key(run_id: str, kind: str, id: str) -> bytes:
     """The key of one slot."""
-    return kind_prefix(run_id, kind) + id.encode()
+    return f"e\0{run_id}\0{kind}\0{id}".encode()
 
 
 def run_prefix(run_id: str) -> bytes:
