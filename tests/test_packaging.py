@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.needs import cannot
+
 PACKAGES = {
     "foldlog": "engine",
     "foldlog_projector": "projector",
@@ -106,7 +108,7 @@ def _installed() -> metadata.Distribution:
     try:
         return metadata.distribution("foldlog")
     except metadata.PackageNotFoundError:
-        pytest.skip("foldlog is not installed here; `make test` installs it")
+        cannot("foldlog is not installed here; `make test` installs it")
 
 
 def test_the_command_says_its_version() -> None:

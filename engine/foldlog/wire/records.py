@@ -33,7 +33,7 @@ class Record(NamedTuple):
     """One decided proposal. Times are microseconds since the Unix epoch, hashes 32 bytes.
 
     A tuple, since every record is made several times on its way: a frozen dataclass of as many
-    fields takes five times as long to make.
+    fields takes three to four times as long to make.
     """
 
     sequence: int  # dense within its partition, from 1

@@ -112,6 +112,8 @@ class _Keeping(Generic[T]):
         update_wrapper(self, decode)
 
     def __call__(self, data: bytes) -> T:
+        if len(data) > KEPT_BYTES_MAX:
+            return self._decode(data)
         value = self._kept.get(data)
         if value is None:
             value = self._decode(data)
@@ -119,7 +121,7 @@ class _Keeping(Generic[T]):
         return value
 
     def keep(self, data: bytes, value: T) -> None:
-        """Give this value for these bytes, which decode to it."""
+        """Give this value for these bytes, which decode to it; a large one is left."""
         if len(data) > KEPT_BYTES_MAX:
             return
         if len(self._kept) >= KEPT_MAX:
