@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from foldlog import Engine
+from foldlog.log.memory import MemoryLog
+from foldlog_projector.follower import follow
 from tests import needs
 from tests.cli_runs import accept
 from tests.test_cli_golden_operating import GOAL
@@ -102,6 +104,16 @@ def test_a_follower_folds_and_decides_nothing(home: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     assert json.loads(foldlog("status", "--json").stdout)["lag"] == 1
+
+
+def test_a_follower_leaves_signals_as_they_were() -> None:
+    """Who follows in a process of his own finds its signals as he left them."""
+    before = signal.getsignal(signal.SIGTERM)
+    rows = follow(MemoryLog(1, lambda: 1))
+    assert next(rows)["sequence"] == 0
+    assert signal.getsignal(signal.SIGTERM) is not before
+    rows.close()
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_follower_stops_at_what_does_not_fit(home: Path) -> None:

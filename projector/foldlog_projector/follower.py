@@ -6,9 +6,9 @@ Invariants:
 - It needs nobody who holds the projection, and does not read the projection.
 """
 
-import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from foldlog.audit import Proof
@@ -17,33 +17,33 @@ from foldlog.log.base import Log, LogError
 from foldlog.plugins import installed
 from foldlog.store.memory import MemoryStore
 from foldlog.views import View
+from foldlog_projector.signals import stopping_on_signals
 
 PAUSE_SECONDS = 0.1
 """Between two looks when nothing came."""
 
 
-def follow(log: Log) -> Iterator[dict[str, Any]]:
+def follow(log: Log) -> Generator[dict[str, Any], None, None]:
     """A row for each partition at first, then whenever it moved, until SIGTERM or SIGINT.
 
     ``{partition, sequence, head, lag, void}``; ``lag`` counts proposals that are not decided yet.
     """
-    stopping: list[int] = []
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda got, _: stopping.append(got))
-    proofs = [
-        Proof(View(log, MemoryStore(), number, installed())) for number in range(log.partitions)
-    ]
-    told = [False] * len(proofs)
-    while not stopping:
-        moved = False
-        for number, proof in enumerate(proofs):
-            count = _fold(proof)
-            moved = moved or count > 0
-            if not stopping and (count or not told[number]):
-                told[number] = True
-                yield _row(proof)
-        if not moved:
-            time.sleep(PAUSE_SECONDS)
+    stopping = threading.Event()
+    with stopping_on_signals(stopping.set):
+        proofs = [
+            Proof(View(log, MemoryStore(), number, installed())) for number in range(log.partitions)
+        ]
+        told = [False] * len(proofs)
+        while not stopping.is_set():
+            moved = False
+            for number, proof in enumerate(proofs):
+                count = _fold(proof)
+                moved = moved or count > 0
+                if not stopping.is_set() and (count or not told[number]):
+                    told[number] = True
+                    yield _row(proof)
+            if not moved:
+                time.sleep(PAUSE_SECONDS)
 
 
 def _fold(proof: Proof) -> int:

@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -80,6 +81,14 @@ def test_the_same_seed_gives_the_same_run() -> None:
             check=True,
         )
         assert found.stdout.split() == here
+
+
+def test_a_simulation_leaves_signals_as_they_were() -> None:
+    """Workers that catch SIGTERM in turns and are killed leave no handler to who simulates them: a
+    child that he forks later would not end by it."""
+    before = signal.getsignal(signal.SIGTERM)
+    run_one(Config(9))
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_leaving_a_fault_out_changes_none_before_it() -> None:

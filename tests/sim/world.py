@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import signal
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -368,6 +369,8 @@ class World:
 
     def run(self) -> Counter[str]:
         """Everything, from the first process to the last check; the counts. Violated if not."""
+        # Workers catch signals while they work, and here they do so in one thread and end anyhow.
+        handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
         for number in range(self.number):
             self.scheduler.after(self.scheduler.dice.randrange(50_000), self._starter(number))
         if self.keeping is not None:
@@ -381,6 +384,8 @@ class World:
             raise Violated("all_decided", str(stuck)) from stuck
         finally:
             self.scheduler.end(self.lives)
+            for each, handler in handlers.items():
+                signal.signal(each, handler)
         self.counts.update({f"fault {kind}": n for kind, n in self.faults.counts.items()})
         self.counts[f"shape {self.shape}"] += 1
         return self.counts
