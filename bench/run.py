@@ -1,6 +1,7 @@
-"""All benches in a short form: what `make bench` runs. Arguments choose some of them by name.
+"""The benches in a short form: what `make bench` runs. Arguments choose some of them by name.
 
-Each is a program of its own with options for longer and other measurements: `--help` tells them.
+Each is a program of its own; `--help` tells its options for longer and other measurements.
+`follow.py` and `kafka.py` (which needs a broker) are run by themselves.
 """
 
 from __future__ import annotations

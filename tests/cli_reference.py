@@ -55,7 +55,7 @@ def made() -> str:
 
 
 def _is_own(param: Any) -> bool:
-    return isinstance(param, click.Option) and not SHARED & set(param.opts)
+    return isinstance(param, click.Option) and not param.hidden and not SHARED & set(param.opts)
 
 
 def _needed(param: Any) -> str:

@@ -4,7 +4,7 @@
 `NAME.json`: its digest, and every run's document, as the build of format N showed them.
 
 Invariants:
-- A format's homes are written by the build of that format, from a commit with the tag `format-N`,
+- A format's homes are written by the build of that format, from the commit before the change,
   and never again: what is there is not touched.
 - Clock, authors and batch ids are fixed; identities and hashes are those of the day it was made.
 """

@@ -38,7 +38,8 @@ ACTIONS = ("create", "list", "verify", "restore", "prune")
 @click.option("--partition", type=click.IntRange(min=0), metavar="N",
               help="Of this partition only. [all of them]")  # fmt: skip
 @click.option("--keep", type=click.IntRange(min=2), metavar="N",
-              help="prune: how many are kept of each partition. [2]")  # fmt: skip
+              help="prune: how many are kept of each partition. "
+              "[FOLDLOG_SNAPSHOT_KEEP, else 2]")  # fmt: skip
 @options.snapshots_option
 @pass_settings
 def snapshot(

@@ -3,7 +3,7 @@
 The bytes are described in FORMAT.md under "Snapshots".
 
 Invariants:
-- A manifest that was changed by a bit does not read: it ends with its own SHA-256.
+- A manifest that was changed by a bit does not read: it has its own SHA-256.
 - Nothing here looks at a file; what is said is compared with the files in ``checking``.
 """
 
