@@ -152,6 +152,39 @@ def test_hostile_arguments(shell: Shell) -> None:
             assert _is_harmless(result.stderr)
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (["show", "run_1", "--at", "-1"], 4),
+        (["diff", "run_1", "-1", "1"], 4),
+        (["diff", "run_1", "--", "-1", "1"], 4),
+        (["diff", "run_1", "1", "-9", "--json"], 4),
+        (["diff", "run_1", "1", "-x"], 2),
+        (["fork", "run_1", "--at", "-1", "--as", "run_2"], 4),
+        (["replay", "run_1", "--to", "-1"], 4),
+        (["verify", "a/b"], 4),
+        (["verify", ""], 4),
+        (["verify", "\udc80"], 4),
+        (["verify", "\udc80", "--evidence"], 4),
+        (["replay", "\udc80"], 4),
+        (["show", "\udc80"], 4),
+        (["fork", "run_1", "--at", "1", "--as", "run_2", "--timeout", "nan"], 2),
+        (["fork", "run_1", "--at", "1", "--as", "run_2", "--timeout", "inf"], 0),
+        (["signal", "run_1", "k", "--timeout", "nan"], 2),
+        (["signal", "run_1", "k", "--timeout", "inf"], 0),
+    ],
+    ids=str,
+)
+def test_numbers_and_names_at_the_edges(shell: Shell, line: list[str], expected: int) -> None:
+    """A revision or run that cannot be there is not found; a time that is none is a usage error."""
+    with testing.Engine() as engine:
+        shell.use(engine)
+        engine.start("run_1", goal="x")
+        result = shell.run(*line)
+    assert result.exit_code == expected, result.stderr
+    assert "UNEXPECTED" not in result.stderr
+
+
 def test_a_command_to_type_holds_the_text_and_harms_nothing(shell: Shell) -> None:
     """What `why` tells to type signals the very key, whatever it holds."""
     with testing.Engine() as engine:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from foldlog import testing
+from foldlog import client, testing
 from foldlog.cli.outcomes import exit_code
+from foldlog.errors import Unavailable
 from tests.cli_runs import AGENT, accept
 from tests.cli_shell import Shell, make_shell
 
@@ -22,6 +23,23 @@ START = {"type": "RunStarted", "goal": {"statement": "x"}}
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     """A shell in an empty folder."""
     return make_shell(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("value", ["[1]", "5", "null", '{"events": []}'])
+def test_an_outage_is_told_whatever_is_proposed(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    """What is no proposal at all does not hide that the log cannot be reached."""
+
+    def away(run: client.Run, value: Any, *, timeout: float) -> None:
+        raise Unavailable("the log is away")
+
+    with testing.Engine() as engine:
+        shell.use(engine)
+        monkeypatch.setattr(client.Run, "propose_json", away)
+        result = shell.run("propose", "run_1", stdin=value)
+    assert result.exit_code == 6
+    assert "UNAVAILABLE: the log is away" in result.stderr
 
 
 @pytest.mark.parametrize(

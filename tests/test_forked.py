@@ -180,6 +180,7 @@ def test_fault_11_effects_in_doubt_become_facts(engine: testing.Engine) -> None:
     new = forked(run, revision(run))
     shown = document(new)
     assert shown["effects"] == []
+    assert shown["effect_ledger_ref"] is None
     facts = {each["id"]: each for each in shown["confirmed_facts"]}
     assert set(facts) == {"effect/e1", "effect/e2"}
     assert facts["effect/e1"]["statement"] == (

@@ -105,6 +105,17 @@ def members(run: client.Run, collection: str = "votes:ballot") -> Any:
     return state.plugins.to_dict().get(collection)
 
 
+def test_a_field_may_have_any_name() -> None:
+    """A field called rules_version is the plug-in's: it chooses no rules."""
+    fields = {"voter": required(Id()), "rules_version": optional(Text())}
+    renamed = dataclasses.replace(CAST, fields=fields, apply=lambda access, event: None)
+    event = {"type": "votes:BallotCast", "voter": "ada", "rules_version": "first draft"}
+    with Engine(plugins={RULES: [dataclasses.replace(VOTES, events=[renamed])]}) as engine:
+        assert begun(engine).propose(event).accepted
+        assert engine.run("not there").propose(event).code == "MALFORMED"  # of other rules
+        assert engine.run("run_2").propose(event).code == "MALFORMED"
+
+
 # What it is for
 
 
@@ -136,6 +147,22 @@ def test_a_run_may_take_the_rules_later(run: client.Run) -> None:
     activate = event("RulesActivated", rules_version=RULES)
     assert other.propose([activate], author="operator:o").accepted
     assert other.propose(ballot("ada")).accepted
+
+
+def test_a_difference_tells_1_from_true() -> None:
+    """Values that Python takes for equal are written differently: a difference shows them."""
+    kept = with_apply(
+        lambda access, event: access.put(
+            f"votes:ballot/{event['voter']}", {"choice": {"one": 1, "true": True}[event["choice"]]}
+        )
+    )
+    with Engine(plugins={RULES: [kept]}) as engine:
+        run = begun(engine)
+        assert run.propose(ballot("ada", "one")).accepted
+        assert run.propose(ballot("ada", "true")).accepted
+        changes = run.diff(2, 3)
+    assert changes is not None
+    assert [(each.entity, each.change) for each in changes] == [("votes:ballot/ada", "changed")]
 
 
 def test_a_batch_may_mix_its_events_with_others(run: client.Run) -> None:

@@ -344,6 +344,51 @@ def test_an_observation_from_before_a_move(shell: Shell, engine: testing.Engine)
     assert codes(shell) == ["OBSERVATION_OUTDATED"] * 2
 
 
+@pytest.mark.parametrize("seen_first", [True, False])
+@pytest.mark.parametrize("what", ["move", "intent", "outcome", "another"])
+def test_within_one_batch_the_order_counts(
+    shell: Shell, engine: testing.Engine, what: str, seen_first: bool
+) -> None:
+    """OBSERVATION_OUTDATED: also what came later in the very batch, and not what came before."""
+    run = running(engine, workspace=WORKSPACE)
+    intent = effect("eff_1")
+    intent["effect"]["target"] = "order://9"
+    change = {
+        "move": event("WorkspaceMoved", workspace={**WORKSPACE, "current_commit": "c2"}),
+        "intent": intent,
+        "outcome": event("EffectFailed", effect_id="eff_1", error="refused"),
+        "another": seen("order://10"),
+    }[what]
+    if what == "outcome":
+        act(run, intent)
+    batch = [seen("order://9"), change]
+    act(run, task("t1"), *(batch if seen_first else batch[::-1]))
+    act(run, task("t2"), checkpoint("cp_1"))
+    outdated = seen_first and what != "another"
+    found = [code for code in codes(shell) if code != "EFFECT_IN_DOUBT"]
+    assert found == ["OBSERVATION_OUTDATED"] * outdated
+
+
+def test_an_observation_out_of_a_conflict(shell: Shell, engine: testing.Engine) -> None:
+    """OBSERVATION_OUTDATED: events that a person took stand in no order that is known."""
+    run = running(engine, workspace=WORKSPACE)
+    before = revision(run)
+    act(run, task("t1"))
+    moved, moved_again = (
+        event("WorkspaceMoved", workspace={**WORKSPACE, "current_commit": commit})
+        for commit in ("c2", "c3")
+    )
+    act(run, moved)
+    kept = run.propose(
+        [moved_again, seen("order://9")], expected_revision=before, on_conflict="arbitrate"
+    )
+    assert kept.outcome == "arbitration"
+    resolved = run.resolve(str(kept.conflict_id), "take_proposed", reason="it was so")
+    assert resolved.accepted
+    act(run, checkpoint("cp_1"))
+    assert codes(shell) == ["OBSERVATION_OUTDATED"]
+
+
 def test_what_open_tasks_depend_on_is_read_again(shell: Shell, engine: testing.Engine) -> None:
     """Observations that open tasks may depend on stand in the plan and change no verdict."""
     run = running(engine)

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from foldlog import testing
+from foldlog.core.catalogue import RULES, RULES_DEFAULT
+from foldlog.core.shapes import REPORT_TYPES
 from tests.core_model import AGENT, OTHER_AGENT, Story, effect, ev, fact, transition
 
 FAILURE = ev("ToolFailed", step_id="s", error="e", recoverable=True)
@@ -159,6 +162,30 @@ def test_long_names_do_not_push_the_hint_out() -> None:
     message = str(story.no("INVALID_TRANSITION", *events).message)
     assert message.endswith("reports in this batch can be proposed alone")
     assert len(message.encode()) <= 8 * 1024
+
+
+@pytest.mark.parametrize(
+    "other",
+    [ev("RunCancelled", reason="x"), {"type": "PhaseChanged"}, {"type": 5}, {"type": "No"}, 5],
+    ids=["control", "a field", "no type", "an unknown type", "no object"],
+)
+def test_a_malformed_mix_says_it_too(other: Any) -> None:
+    """What is wrong with the shape of another event does not touch the reports beside it."""
+    spent = ev("BudgetSpent", tokens=1)
+    with testing.Engine() as engine:
+        run = engine.start("run_1", goal="x")
+        assert run.propose_json({"events": [spent]}).accepted
+        mixed = run.propose_json({"events": [spent, other]})
+        alone = run.propose_json({"events": [other]})
+    assert mixed.code == "MALFORMED"
+    assert str(mixed.message).endswith("reports in this batch can be proposed alone")
+    assert "proposed alone" not in str(alone.message)
+
+
+def test_every_report_is_known_as_one() -> None:
+    """The table of the rules and the list by which a hint is given name the same types."""
+    rows = RULES[RULES_DEFAULT].values()
+    assert {row.name for row in rows if row.report} == REPORT_TYPES
 
 
 def test_a_reused_batch_id_says_it_too() -> None:

@@ -435,6 +435,20 @@ def test_a_proposal_in_the_wrong_partition() -> None:
     assert (right.outcome, right.run_id) == ("accepted", "run_1")
 
 
+@pytest.mark.parametrize("named", ["abc", {"a": 1}, [1], 1.5, 5, True, "1"])
+@pytest.mark.parametrize("there", [False, True])
+def test_what_an_event_of_a_plug_in_calls_rules_version_stops_nobody(
+    place: Place, named: Any, there: bool
+) -> None:
+    """Its fields are its own: to a build without the plug-in it is malformed, run or no run."""
+    if there:
+        place.decide("run_1", start())
+    [row] = place.decide("run_1", value({"type": "votes:Cast", "rules_version": named}, id=61))
+    assert (row.outcome, row.code, row.event_index) == ("rejected", "MALFORMED", 0)
+    [after] = place.decide("run_1", fact(2) if there else start())
+    assert after.outcome == "accepted"
+
+
 def test_an_event_that_does_not_read_uses_the_batch_id_up(place: Place) -> None:
     """A readable envelope has an identity: its batch id cannot be used for other content."""
     place.decide("run_1", start())
@@ -445,6 +459,19 @@ def test_an_event_that_does_not_read_uses_the_batch_id_up(place: Place) -> None:
     assert (reused.outcome, reused.code) == ("rejected", "BATCH_ID_REUSED")
     again = foreign(place, b"run_1", bad_event())
     assert again.batch_id == batch_id(60)
+
+
+def test_a_foreign_mix_with_reports_says_that_they_can_go_alone(place: Place) -> None:
+    """What the client would have said of a malformed batch, its record says too."""
+    place.decide("run_1", start())
+    spent = {"type": "BudgetSpent", "tokens": 1}
+    good = encoded("run_1", value(spent, {"type": "PhaseChanged", "phase": "a"}, id=62))[1]
+    other = encoded("run_1", value({"type": "PhaseChanged", "phase": "a"}, id=62))[1]
+    event = envelope.read_envelope(other).events[0]
+    assert good.count(event) == 1
+    row = foreign(place, b"run_1", good.replace(event, event[:-1] + b"\xff"))
+    assert str(row.message).endswith("the reports in this batch can be proposed alone")
+    assert "proposed alone" not in str(foreign(place, b"run_1", bad_event(63)).message)
 
 
 def test_a_malformed_batch_under_a_known_id_is_malformed(place: Place) -> None:

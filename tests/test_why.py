@@ -253,6 +253,29 @@ def test_what_work_comes_next(engine: Engine) -> None:
     assert reasons(engine)["movers"][-1]["who"] == "the worker worker-1"
 
 
+def test_an_effect_that_a_worker_is_at_is_nobody_elses(engine: Engine) -> None:
+    """While a lease is live only effects that are unknown are to be reconciled, waiting or not."""
+    accept(engine, "r", GOAL)
+    lease = {"type": "LeaseAcquired", "worker": AGENT["id"], "ttl_seconds": 60}
+    accept(engine, "r", PLANNING, RUNNING, lease, expected_revision=1, author=AGENT)
+    intents = [
+        {"type": "EffectIntended",
+         "effect": {"id": id, "kind": "mail", "target": "mail://ada", "idempotency_key": id}}
+        for id in ("e1", "e2")
+    ]  # fmt: skip
+    wait = {"type": "WaitStarted", "kind": "user", "key": "k", "reason": "may I?"}
+    unknown = {"type": "EffectUnknown", "effect_id": "e2", "reason": "no answer"}
+    accept(engine, "r", *intents, wait, expected_revision=2, lease_epoch=1, author=AGENT)
+    accept(engine, "r", unknown, lease_epoch=1, author=AGENT)
+
+    def reconciled() -> list[str]:
+        return [how.split()[3] for how in hows(engine) if how.startswith("foldlog reconcile")]
+
+    assert reconciled() == ["e2"]
+    engine.clock.advance(61)
+    assert reconciled() == ["e1", "e2"]
+
+
 def test_a_migration() -> None:
     """A run that this build cannot take further waits for its migration."""
     with Engine() as engine:

@@ -30,7 +30,13 @@ from foldlog.evidence import EvidenceCheck
 from foldlog.holder import OUTAGES
 from foldlog.home import Home, create_home, open_home, other_partitions
 from foldlog.log.base import Clock
-from foldlog.operating import AnySeat, EngineOperations, RunOperations, parse_author
+from foldlog.operating import (
+    AnySeat,
+    EngineOperations,
+    RunOperations,
+    microseconds,
+    parse_author,
+)
 from foldlog.plugins import Plugins, rules_of
 from foldlog.proving import EngineProofs, parse_moment
 from foldlog.reaching import Reaching
@@ -52,22 +58,12 @@ from foldlog.watching import Watch
 from foldlog.wire.partitioner import partition_of
 from foldlog.wire.records import Record
 
-TIMEOUT_SECONDS_MAX = 10**9
-"""Longer than anybody waits; a longer time-out is this one."""
-
 AnyEvent = Event | Mapping[str, Any]
 
 
 def default_author() -> str:
     """``user:$USER``, or ``user:unknown`` where USER is not set."""
     return f"user:{os.environ.get('USER') or 'unknown'}"
-
-
-def microseconds(timeout: float) -> int:
-    """A time-out in seconds as the seat takes it; Usage for what is no length of time."""
-    if not timeout >= 0:  # NaN too
-        raise Usage(f"a timeout is 0 or more seconds, not {timeout!r}")
-    return round(min(timeout, TIMEOUT_SECONDS_MAX) * SECOND)
 
 
 @contextlib.contextmanager

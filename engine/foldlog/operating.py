@@ -9,6 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from foldlog import views
@@ -52,6 +53,9 @@ AnySeat = Seat | ConnectedSeat
 
 AT_REST = ("waiting", "finish")
 """What a wait is for unless told otherwise: no worker has anything to do there."""
+
+TIMEOUT_SECONDS_MAX = 10**9
+"""Longer than anybody waits; a longer time-out is this one."""
 
 LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.005, 0.1
 """Between two looks of a wait; the first ones are short."""
@@ -157,7 +161,7 @@ class EngineOperations:
         """
         for part in parts:
             number = partition_of(part.run_id, self.partitions)
-            record = self._seat.hand_in(part.run_id, encode_part(part), round(timeout * SECOND))
+            record = self._seat.hand_in(part.run_id, encode_part(part), microseconds(timeout))
             value = {**views.part_value(record, number), "run_id": part.run_id}
             if value["outcome"] == "rejected":
                 with self._reading_partition(number) as view:
@@ -195,6 +199,13 @@ class EngineOperations:
                     f"{timeout:g} s: foldlog status"
                 )
             patience.rest()
+
+
+def microseconds(timeout: float) -> int:
+    """A time-out in seconds as the seat takes it; Usage for what is no length of time."""
+    if not timeout >= 0:  # NaN too
+        raise Usage(f"a timeout is 0 or more seconds, not {timeout!r}")
+    return round(min(timeout, TIMEOUT_SECONDS_MAX) * SECOND)
 
 
 class Patience:
@@ -323,7 +334,8 @@ class RunOperations:
             state = view.run(self.run_id).state()
             if not state.exists:
                 return None
-            return ResumeCheck(resume_check(state, self.engine._now(view), caller))
+            batch = partial(view.batch, self.run_id)
+            return ResumeCheck(resume_check(state, self.engine._now(view), caller, batch))
 
         found: ResumeCheck | None = self._read(work)
         return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from foldlog import audit
 from foldlog import heads as witness
 from foldlog.apart import Apart
-from foldlog.core.values import parse_instant
+from foldlog.core.values import is_run_id, parse_instant
 from foldlog.errors import Damaged, SnapshotMissing, Usage
 from foldlog.evidence import EvidenceCheck, Survey
 from foldlog.halting import why_halted
@@ -107,6 +107,8 @@ class EngineProofs:
     def _partitions_of(self, run_id: str | None) -> Iterable[int]:
         if run_id is None:
             return range(self.partitions)
+        if not is_run_id(run_id):
+            return []
         return [partition_of(run_id, self.partitions)]
 
     def replay(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from foldlog import views
-from foldlog.core.proposals import Malformed, Proposal
+from foldlog.core.proposals import Malformed, Proposal, hinted
 from foldlog.core.values import is_batch_id
 from foldlog.evidence import missing
 from foldlog.results import Outcome
@@ -30,9 +30,9 @@ class Refusals:
         """The outcome of what is malformed in shape: never handed in, its batch id not used up."""
         given = value.get("batch_id") if isinstance(value, dict) else None
         batch_id = given.lower() if isinstance(given, str) and is_batch_id(given) else None
-        return self._unrecorded(
-            batch_id, "MALFORMED", error.message, error.event_index, error.field
-        )
+        events = value.get("events") if isinstance(value, dict) else None
+        message = hinted(error.message, events)
+        return self._unrecorded(batch_id, "MALFORMED", message, error.event_index, error.field)
 
     def _unrecorded(
         self, batch_id: str | None, code: str, message: str, index: int | None, field: str | None
@@ -51,5 +51,6 @@ class Refusals:
         if lost is None or self.outcome(proposal.batch_id) is not None:
             return None
         message = f"{lost.reference!r} is not found by the evidence check: name what is there"
+        message = hinted(message, proposal.events)
         where = (lost.event_index, lost.field)
         return self._unrecorded(proposal.batch_id, "EVIDENCE_REQUIRED", message, *where)

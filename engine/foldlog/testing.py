@@ -1,7 +1,6 @@
 """``Engine`` in memory, with a clock that you set: for the tests of your own agents.
 
-    from foldlog.errors import Damaged
-from foldlog.testing import Engine
+    from foldlog.testing import Engine
 
     with Engine(now="2026-01-01T00:00:00Z") as engine:
         run = engine.start("run_1", goal="...")

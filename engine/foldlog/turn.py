@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from foldlog.core.catalogue import RULES, RULES_DEFAULT, Catalogue
-from foldlog.core.proposals import Malformed, Proposal
+from foldlog.core.proposals import Malformed, Proposal, hinted
 from foldlog.core.values import is_run_id
 from foldlog.errors import Damaged, LogTrimmed, PluginMissing
 from foldlog.fold import (
@@ -51,7 +51,7 @@ from foldlog.store.once import Once
 from foldlog.version import __version__
 from foldlog.wire.avro import WireError
 from foldlog.wire.chain import ZERO, partition_hash, run_hash
-from foldlog.wire.envelope import decode_proposal, read_envelope
+from foldlog.wire.envelope import decode_proposal, read_envelope, readable_events
 from foldlog.wire.imports import PART_RECORDS_MAX, ImportPart, decode_part, is_part
 from foldlog.wire.partitioner import partition_of
 from foldlog.wire.records import Record, decode_record, encode_record, trimmed
@@ -422,17 +422,18 @@ def _trimmed_told(number: int, meta: Meta) -> Iterator[None]:
 
 def _malformed(record: Record, value: bytes, error: WireError | Malformed) -> Record:
     """The record of a foreign producer's proposal that cannot be taken: by hash and size."""
-    index, name = None, None
+    index, name, message = None, None, str(error)
     if isinstance(error, Malformed):
         index, name = error.event_index, error.field
     try:
         envelope = read_envelope(value)
         batch_id = envelope.batch_id if envelope.run_id == record.run_id else None
+        message = hinted(message, readable_events(envelope))
     except WireError:
         batch_id = None
     return record._replace(
         code="MALFORMED",
-        message=str(error),
+        message=message,
         event_index=index,
         field=name,
         batch_id=batch_id,

@@ -7,17 +7,18 @@ Invariants:
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from foldlog.core.alarms import CODES as ALARM_CODES
-from foldlog.core.alarms import alarms
+from foldlog.core.alarms import alarms, doubtful_effects
 from foldlog.core.catalogue import RULES, Catalogue
+from foldlog.core.context import Event
 from foldlog.core.document import active_task_id, condition, document
 from foldlog.core.entities import entities
 from foldlog.core.proposals import Malformed, Proposal
-from foldlog.core.state import RunState
+from foldlog.core.state import RunState, same_json
 from foldlog.core.values import format_instant, is_batch_id
 from foldlog.core.why import why
 from foldlog.errors import Damaged
@@ -105,6 +106,21 @@ class View:
                 break
             found.append(self._read(run_id, number, offset)[0])
         return found[::-1]
+
+    def batch(self, run_id: str, revision: int) -> Sequence[Event]:
+        """The events of the batch that made a revision, in order; none if it cannot be read.
+
+        As dear as there are records after it.
+        """
+        prefix = keys.record_prefix(run_id)
+        for key, offset in self.reader.scan(prefix, reverse=True):
+            number = int.from_bytes(key[len(prefix) :], "big")
+            record = self._read(run_id, number, offset)[0]
+            if record.revision_after <= revision and record.revision_before < revision:
+                proposal = proposal_of(record)
+                made = record.revision_after == revision and proposal is not None
+                return proposal.events if made and proposal is not None else ()
+        return ()
 
     def meta(self) -> Meta:
         """How far the projection is folded."""
@@ -394,7 +410,7 @@ def difference(before: RunState, after: RunState) -> list[dict[str, Any]]:
     rows = []
     for name in sorted(then.keys() | now.keys()):
         old, new = then.get(name), now.get(name)
-        if old == new:
+        if same_json(old, new):
             continue
         change = "added" if old is None else "removed" if new is None else "changed"
         kind, _, id = name.partition("/")
@@ -449,7 +465,8 @@ def alarm_counts(view: View, now: int) -> dict[str, int]:
 def reasons(run: Run, now: int) -> dict[str, Any]:
     """A run as ``why --json`` prints it; ``at`` is ``now`` (microseconds), as alarms count it."""
     state = run.state()
-    found = why(document(state), alarms(state, run.head.recorded_at, now))
+    doubtful = [id for _, id in doubtful_effects(state, now)]
+    found = why(document(state), alarms(state, run.head.recorded_at, now), doubtful)
     return {**found, "at": format_instant(now)}
 
 

@@ -89,7 +89,8 @@ def _verify(
     from foldlog.log.base import LogDamaged
     from foldlog.store.base import StoreDamaged
 
-    nothing = {"ok": False, "partitions": 0, "records": 0, "void": 0, "evidence": None}
+    counts = dict.fromkeys(("partitions", "records", "void", "snapshots"), 0)
+    nothing = {"ok": False, **counts, "evidence": None}
     try:
         with options.opened(settings) as engine, Progress("verified records") as bar:
             report = engine.verify(run_id, heads=heads, progress=bar, **checks)

@@ -19,7 +19,8 @@ Json = dict[str, Any]
 
 @command("fork", "foldlog fork run_128 --at 12 --as run_129")
 @options.run_argument
-@click.option("--at", "revision", required=True, metavar="REVISION", callback=options.revision,
+@click.option("--at", "revision", required=True, metavar="REVISION",
+              callback=options.revision_there,
               help="The last revision that both have.")  # fmt: skip
 @click.option("--as", "new_id", required=True, metavar="NEW", help="The id of the new run.")
 @options.author_option

@@ -77,6 +77,12 @@ class Command(click.Command):
 
     examples: tuple[str, ...] = ()
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """A negative number is no option: as a revision it is one that no run has."""
+        if any(re.fullmatch("-[0-9]+", arg) for arg in args):
+            ctx.ignore_unknown_options = True
+        return super().parse_args(ctx, args)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, each on a line that can be copied."""
         with formatter.section("Examples" if len(self.examples) > 1 else "Example"):
@@ -153,6 +159,17 @@ def revision(ctx: click.Context, param: click.Parameter, value: str | None) -> i
     """A revision: digits."""
     if value is not None and not re.fullmatch("[0-9]+", value):
         raise click.BadParameter(f"{value!r} is no revision (digits)")
+    return _number(ctx, param, value)
+
+
+def revision_there(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A revision that a run has, or has not: a negative one is one that no run has."""
+    if value is not None and not re.fullmatch("-?[0-9]+", value):
+        raise click.BadParameter(f"{value!r} is no revision (digits)")
+    return _number(ctx, param, value)
+
+
+def _number(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     found = moment(ctx, param, value)
     assert not isinstance(found, str)
     return found

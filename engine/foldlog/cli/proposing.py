@@ -253,8 +253,9 @@ def _send(settings: Settings, engine: Engine, run_id: str, value: Any, timeout: 
         output.note(f"foldlog: {error.code}: {safe(error.message)}")
         outcome = {"outcome": "unknown", "run_id": run_id, "batch_id": error.batch_id}
     except (FoldlogError, KeyboardInterrupt):
-        batch_id = output.shown_value(value.get("batch_id"))
-        output.note(f"it may be decided yet: foldlog outcome {run_id} {batch_id}")
+        if isinstance(value, dict):
+            batch_id = output.shown_value(value.get("batch_id"))
+            output.note(f"it may be decided yet: foldlog outcome {run_id} {batch_id}")
         raise
     return say_outcome(settings, outcome)
 

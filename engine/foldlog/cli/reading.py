@@ -308,8 +308,8 @@ def _has_id(value: Any) -> bool:
 
 @command("diff", "foldlog diff run_128 12 18", "foldlog diff run_128 12 18 --json")
 @options.run_argument
-@click.argument("a", metavar="A", callback=options.revision)
-@click.argument("b", metavar="B", callback=options.revision)
+@click.argument("a", metavar="A", callback=options.revision_there)
+@click.argument("b", metavar="B", callback=options.revision_there)
 @pass_settings
 def diff(settings: Settings, run_id: str, a: int, b: int) -> int:
     """Show what changed between two revisions.

@@ -78,18 +78,23 @@ def _silence(state: RunState, recorded_at: int, now: int) -> Iterator[Found]:
         yield ("SILENT", recorded_at, f"{state.value('status')}, and no record for 24 h")
 
 
-def _effects(state: RunState, now: int) -> Iterator[Found]:
+def doubtful_effects(state: RunState, now: int) -> list[tuple[int, str]]:
+    """Since when, and the id, of each effect in doubt that no worker with a lease is at."""
     if state.header.doubt_count == 0:
-        return
+        return []
     lease = state.slots.get("lease", "")
     leased = lease is not None and lease.value is not None and now < lease.hidden
-    doubtful = []
-    for id in sorted(enlisted(state, "doubt")):
+    found = []
+    for id in enlisted(state, "doubt"):
         slot = state.slots.get("effect", id)
         assert slot is not None
         if slot.value["status"] == "unknown" or not leased:
-            doubtful.append((slot.at, id))
-    if doubtful:
+            found.append((slot.at, id))
+    return found
+
+
+def _effects(state: RunState, now: int) -> Iterator[Found]:
+    if doubtful := doubtful_effects(state, now):
         ids = ", ".join(id for _, id in sorted(doubtful))
         yield ("EFFECT_IN_DOUBT", min(doubtful)[0], f"nobody knows whether it happened: {ids}")
 

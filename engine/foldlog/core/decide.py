@@ -22,7 +22,7 @@ from foldlog.core.catalogue import (
 from foldlog.core.context import Event, Refusal
 from foldlog.core.leases import carries_live_epoch, refuse_by_lease
 from foldlog.core.plugins import check_events
-from foldlog.core.proposals import Malformed, Proposal
+from foldlog.core.proposals import Malformed, Proposal, hinted
 from foldlog.core.reduce import apply_batch, reduce_arbitration
 from foldlog.core.state import (
     SCHEMA_VERSION,
@@ -34,10 +34,8 @@ from foldlog.core.state import (
 )
 from foldlog.core.tasks import of_another
 
-MESSAGE_BYTES_MAX = 8 * 1024
-"""As much of a message as a record keeps."""
-
-ALONE = "; the reports in this batch can be proposed alone"
+NAMES_RULES = ("RunStarted", "RulesActivated")
+"""Event types with a field ``rules_version``."""
 
 CONFLICTS_BYTES_MAX = 128 * 1024
 """Bytes of names in the conflicts that an outcome lists: a batch may touch more than fits."""
@@ -106,12 +104,12 @@ def decide(
     ``log_time`` is in microseconds; ``known`` is what the run keeps of this batch id, ``content``
     the digest to compare it with. Never raises, except StateUnreadable and MemoryError.
     """
-    version = _rules_version(state, proposal)
-    revision = state.header.revision
-    if known is not None:
-        batch = _see(state, proposal, _rows(proposal, rules, version))
-        return _decide_known(known, content, batch, revision, version)
+    revision, version = state.header.revision, RULES_DEFAULT
     try:
+        version = _rules_version(state, proposal)
+        if known is not None:
+            batch = _see(state, proposal, _rows(proposal, rules, version))
+            return _decide_known(known, content, batch, revision, version)
         return _decide_new(state, proposal, log_time, rules, version)
     except (StateUnreadable, MemoryError):
         raise
@@ -122,8 +120,14 @@ def decide(
 
 def _rules_version(state: RunState, proposal: Proposal) -> int:
     pinned = state.value("rules") if state.exists else None
-    named = proposal.events[0].get("rules_version") if not state.exists else None
+    named = None if state.exists else _rules_named(proposal.events[0])
     return int(pinned or named or RULES_DEFAULT)
+
+
+def _rules_named(event: Event) -> int | None:
+    """The rules that an event names. What a plug-in calls so is its own: it may be anything."""
+    named: int | None = event.get("rules_version") if event["type"] in NAMES_RULES else None
+    return named
 
 
 def _decide_known(
@@ -225,13 +229,7 @@ def _repeats(state: RunState, event: Event) -> bool:
 
 
 def _with_hint(refusal: Refusal, batch: Batch) -> Refusal:
-    """Say that reports can go alone, where a refused batch mixes them with other events."""
-    reports = [batch.rows[event["type"]].report for event in batch.proposal.events]
-    if not any(reports) or all(reports):
-        return refusal
-    # Kept of a message are its first bytes: long names in it must not push the hint out.
-    said = refusal.message.encode()[: MESSAGE_BYTES_MAX - len(ALONE)].decode(errors="ignore")
-    return replace(refusal, message=said + ALONE)
+    return replace(refusal, message=hinted(refusal.message, batch.proposal.events))
 
 
 # Step 3: the run itself, and the author's rights
@@ -265,7 +263,7 @@ def _refuse_by_rules(batch: Batch, rules: Mapping[int, Catalogue], version: int)
         message = f"the run's rules {version} are not in this build, which has {have}"
         return Refusal("UNSUPPORTED_RULES", message)
     for index, event in enumerate(batch.proposal.events):
-        named = event.get("rules_version")
+        named = _rules_named(event)
         if named is not None and named not in rules:
             message = f"rules {named} are not in this build, which has {have}"
             return Refusal("UNSUPPORTED_RULES", message, index, "rules_version")

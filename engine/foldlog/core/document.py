@@ -135,7 +135,7 @@ def active_task_id(state: RunState) -> str | None:
 
 def _ledger_ref(state: RunState) -> str | None:
     header = state.header
-    if header.effects_revision == 0:
+    if next(state.slots.scan("effect"), None) is None:  # a fork may have forgotten them all
         return None
     return f"effects://{header.run_id}@rev{header.effects_revision}"
 

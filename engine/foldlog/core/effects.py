@@ -167,6 +167,14 @@ def check_outcome(draft: Draft, event: Event, ctx: Context) -> Refusal | None:
     return None
 
 
+def effect_of(event: Event) -> str | None:
+    """The id of the effect that an event changes, if it changes one."""
+    if event["type"] == "EffectIntended":
+        return str(event["effect"]["id"])
+    changes = event["type"] in STATUS_BY_EVENT or event["type"] == "EffectReconciled"
+    return str(event["effect_id"]) if changes else None
+
+
 STATUS_BY_EVENT = {
     "EffectSucceeded": ("succeeded", "succeeded"),
     "EffectFailed": ("failed", "failed"),

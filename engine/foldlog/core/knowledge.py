@@ -11,7 +11,7 @@ Invariants:
 from typing import Any
 
 from foldlog.core.context import Context, Event, Refusal, invalid
-from foldlog.core.state import Draft
+from foldlog.core.state import Draft, RunState
 from foldlog.core.values import format_instant, parse_instant
 
 AUTHORITATIVE = ("user", "operator")
@@ -156,6 +156,13 @@ def observe(draft: Draft, event: Event, ctx: Context) -> None:
         "evidence": event.get("evidence"),
     }
     draft.put("observation", subject, value, hidden=rank)
+
+
+def place_in_batch(state: RunState, subject: str) -> int:
+    """Which event of its batch the observation of a subject is, from 0; it must be there."""
+    slot = state.slots.get("observation", subject)
+    assert slot is not None
+    return int(slot.hidden[2])
 
 
 def _order(observed_at: str, rank: list[Any]) -> tuple[Any, ...]:

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from foldlog.core import values
 from foldlog.core.checks import Check, record_checker
-from foldlog.core.shapes import ARCHIVED, CONTROL_TYPES, FIELDS, JSON_BYTES_MAX, PROPOSAL
+from foldlog.core.shapes import (
+    ARCHIVED,
+    CONTROL_TYPES,
+    FIELDS,
+    JSON_BYTES_MAX,
+    PROPOSAL,
+    REPORT_TYPES,
+)
 from foldlog.core.values import Author, Fault
 
 
@@ -88,6 +95,11 @@ _OPTIONAL: Final = (
     "traceparent",
 )
 
+MESSAGE_BYTES_MAX: Final = 8 * 1024
+"""As much of a message as a record keeps."""
+
+ALONE: Final = "; the reports in this batch can be proposed alone"
+
 RUN_ARCHIVED: Final = "RunArchived"
 """foldlog's own event beside the contract's: what ``archive`` proposes (``core.archiving``)."""
 
@@ -122,6 +134,21 @@ def parse_proposal(run_id: str, value: Any) -> Proposal:
     events = tuple(_event(index, event) for index, event in enumerate(fields.pop("events")))
     _check_batch([event["type"] for event in events], fields.get("expected_revision"))
     return Proposal(run_id=run_id, author=author, reads=reads, events=events, **fields)
+
+
+def hinted(message: str, events: Any) -> str:
+    """Why a batch is refused, and that its reports can go alone where it mixes them with others.
+
+    ``events`` may be anything: what is no list of objects with types mixes nothing.
+    """
+    rows = events if isinstance(events, list | tuple) else ()
+    types = [event.get("type") for event in rows if isinstance(event, dict)]
+    reports = sum(isinstance(each, str) and each in REPORT_TYPES for each in types)
+    if not 0 < reports < len(rows):
+        return message
+    # Kept of a message are its first bytes: long names in it must not push the hint out.
+    said = message.encode(errors="replace")[: MESSAGE_BYTES_MAX - len(ALONE)]
+    return said.decode(errors="ignore") + ALONE
 
 
 def _check_json(value: Any) -> None:

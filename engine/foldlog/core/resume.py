@@ -6,13 +6,15 @@ Invariants:
 - What cannot be compared counts as changed: a run is called safe only if nothing speaks against it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from foldlog.core.context import Event
 from foldlog.core.document import condition, document
-from foldlog.core.effects import IN_DOUBT
+from foldlog.core.effects import IN_DOUBT, effect_of
+from foldlog.core.knowledge import place_in_batch
 from foldlog.core.scopes import covers
-from foldlog.core.state import RunState
+from foldlog.core.state import Address, RunState
 from foldlog.core.tasks import OPEN
 from foldlog.core.values import format_instant, parse_instant
 from foldlog.core.why import Json, command, moved_on_by, propose_line, waited_for
@@ -96,10 +98,21 @@ class Reason:
         return {name: getattr(self, name) for name in names}
 
 
-def resume_check(state: RunState, now: int, caller: Caller) -> Json:
-    """``{verdict, exit, reasons, plan}`` of a run that exists; ``now`` in microseconds."""
+Batch = Callable[[int], Sequence[Event]]
+"""The events of the batch that made a revision, in order; none where that is not known."""
+
+
+def _unknown(revision: int) -> Sequence[Event]:
+    return ()
+
+
+def resume_check(state: RunState, now: int, caller: Caller, batch: Batch = _unknown) -> Json:
+    """``{verdict, exit, reasons, plan}`` of a run that exists; ``now`` in microseconds.
+
+    ``batch`` is asked where two changes carry one revision and their order counts.
+    """
     shown = document(state)
-    found = [*_forbidden(state, shown, now, caller), *_changed(state, shown, caller)]
+    found = [*_forbidden(state, shown, now, caller), *_changed(state, shown, caller, batch)]
     found += [*_conflicts(shown), *_idle(shown)]
     found.sort(key=lambda reason: list(EXITS).index(reason.code))
     if shown["status"] == "finish":
@@ -182,7 +195,7 @@ def _spent(shown: Json, now: int) -> Iterator[Reason]:
 # Reconcile first
 
 
-def _changed(state: RunState, shown: Json, caller: Caller) -> Iterator[Reason]:
+def _changed(state: RunState, shown: Json, caller: Caller, batch: Batch) -> Iterator[Reason]:
     for effect in shown["effects"]:
         if effect["status"] in IN_DOUBT:
             message = f"{effect['kind']} on {effect['target']} is {effect['status']}"
@@ -193,7 +206,7 @@ def _changed(state: RunState, shown: Json, caller: Caller) -> Iterator[Reason]:
     yield from _agent_version(state, shown, caller)
     yield from _control(state, shown)
     for seen in shown["environment_observations"]:
-        if (because := _outdated_by(state, shown, seen)) is not None:
+        if (because := _outdated_by(state, shown, seen, batch)) is not None:
             entity = f"observation/{seen['subject']}"
             yield Reason("OBSERVATION_OUTDATED", entity, because, _read_again(shown, seen))
 
@@ -271,14 +284,34 @@ def _control(state: RunState, shown: Json) -> Iterator[Reason]:
         yield _since_checkpoint(shown, "CONTROL_CHANGED", None, message)
 
 
-def _outdated_by(state: RunState, shown: Json, seen: Json) -> str | None:
+def _outdated_by(state: RunState, shown: Json, seen: Json, batch: Batch) -> str | None:
     """What came after an observation and may have changed what it says."""
     for effect in shown["effects"]:
-        if effect["target"] == seen["subject"] and effect["revision"] > seen["revision"]:
-            return f"effect {effect['id']} came after it was seen"
-    if _revision(state, "workspace") > seen["revision"]:
+        if effect["target"] == seen["subject"]:
+            if _came_after(state, seen, ("effect", effect["id"]), batch):
+                return f"effect {effect['id']} came after it was seen"
+    if _came_after(state, seen, ("workspace", ""), batch):
         return "the workspace moved after it was seen"
     return None
+
+
+def _came_after(state: RunState, seen: Json, changed: Address, batch: Batch) -> bool:
+    """Whether an entity was changed after an observation, in its own batch too."""
+    if (revision := _revision(state, *changed)) != seen["revision"]:
+        return bool(revision > seen["revision"])
+    events, place = batch(revision), place_in_batch(state, seen["subject"])
+    types = [event["type"] for event in events]
+    if "ConflictResolved" in types or types[place : place + 1] != ["EnvironmentObserved"]:
+        return True  # not to be read, or events out of a conflict stand in between
+    return changed in map(_changed_by, events[place + 1 :])
+
+
+def _changed_by(event: Event) -> Address | None:
+    """The effect or the workspace that an event changes, if it does."""
+    if event["type"] == "WorkspaceMoved":
+        return ("workspace", "")
+    id = effect_of(event)
+    return None if id is None else ("effect", id)
 
 
 def _read_again(shown: Json, seen: Json) -> str:

@@ -357,6 +357,19 @@ CONTROL_TYPES: Final = frozenset(
     }
 )
 
+# What happened outside and is only told: taken up whatever else holds.
+REPORT_TYPES: Final = frozenset(
+    {
+        "ToolSucceeded",
+        "ToolFailed",
+        "BudgetSpent",
+        "EffectSucceeded",
+        "EffectFailed",
+        "EffectUnknown",
+        "EffectReconciled",
+    }
+)
+
 # What stands around the events. The client has filled in batch_id and author.
 PROPOSAL: Final = _record(
     batch_id=_must(BatchId()),

@@ -225,7 +225,7 @@ class Draft:
     def put(self, kind: str, id: str, value: Any, hidden: Any = None) -> None:
         """Give an entity a value; it is stamped only if the value differs from the one there."""
         old = self.get(kind, id)
-        if old is not None and old.value == value and _same_types(old.value, value):
+        if old is not None and same_json(old.value, value):
             if old.hidden != hidden:
                 self.changes[(kind, id)] = replace(old, hidden=hidden)
             return
@@ -347,8 +347,12 @@ def entity_name(kind: str, id: str = "") -> str:
     return f"{kind}/{id}" if id else kind
 
 
+def same_json(a: Any, b: Any) -> bool:
+    """Whether two JSON values are equal and written alike (1, 1.0 and true are equal in Python)."""
+    return bool(a == b) and _same_types(a, b)
+
+
 def _same_types(a: Any, b: Any) -> bool:
-    """Whether equal JSON values are also written alike (1, 1.0 and true are equal in Python)."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

@@ -1,14 +1,14 @@
 """Why a run does not go on, since when, and who can move it and how. CONTRACT section 4, ``why``.
 
 Invariants:
-- A function of the document and its alarms alone: no clock, no storage.
+- A function of the document, its alarms and effects in doubt: no clock, no storage.
 - Every ``how`` is one line for a shell. What its reader has to put in stands in capitals, and
   nothing in it can act on a terminal, whatever the run's texts hold.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 Json = dict[str, Any]
@@ -32,16 +32,16 @@ _HOPELESS = ("failed", "cancelled", "invalidated", GONE)
 _PLAIN = re.compile("[A-Za-z0-9./_@:][A-Za-z0-9@%+=:,./_-]*")
 
 
-def why(document: Json, alarms: Sequence[Json]) -> Json:
+def why(document: Json, alarms: Sequence[Json], doubtful: Collection[str] = ()) -> Json:
     """``{status, waiting_for, since, movers: [{who, how}], blocked_tasks, alarms}``.
 
-    ``waiting_for`` is None where nothing keeps the run but the work itself; ``since`` is then when
-    it came into its status.
+    ``doubtful`` are the ids of the effects that EFFECT_IN_DOUBT is about. ``waiting_for`` is None
+    where nothing keeps the run but the work itself; ``since`` is then when it came into its status.
     """
     found = {alarm["code"]: alarm for alarm in alarms}
     blocked = blocked_tasks(document)
     waiting_for, since = _keeper(document, found, blocked)
-    movers = [*_keeper_movers(document, found, blocked), *_other_movers(document, found)]
+    movers = [*_keeper_movers(document, found, blocked), *_other_movers(document, found, doubtful)]
     if waiting_for is None and document["status"] != "finish":
         movers.append(_worker(document))
     return {
@@ -188,13 +188,13 @@ def _unblockers(document: Json, blocked: list[Json]) -> Iterator[Mover]:
         yield f"whoever can settle: {task['blocked_by']}", propose_line(document, event)
 
 
-def _other_movers(document: Json, found: Alarms) -> Iterator[Mover]:
+def _other_movers(document: Json, found: Alarms, doubtful: Collection[str]) -> Iterator[Mover]:
     """Who can settle what else an alarm points at."""
     run_id = document["run_id"]
     if "QUARANTINED" in found or "MIGRATION_REQUIRED" in found:
         return
-    if "EFFECT_IN_DOUBT" in found:
-        for effect in _doubtful(document, found):
+    for effect in document["effects"]:
+        if effect["id"] in doubtful:
             yield (
                 f"whoever can ask {effect['target']} about {effect['id']}: succeeded or failed",
                 command("reconcile", run_id, effect["id"], "OUTCOME", options=" --evidence URI"),
@@ -213,15 +213,6 @@ def _other_movers(document: Json, found: Alarms) -> Iterator[Mover]:
                 document, {"type": "LeaseAcquired", "worker": "WORKER", "ttl_seconds": 60}
             ),
         )
-
-
-def _doubtful(document: Json, found: Alarms) -> Iterator[Json]:
-    """The effects that nobody is at work on, as far as the document tells."""
-    busy = document["lease"] is not None and "LEASE_EXPIRED" not in found
-    leased = busy and document["status"] not in ("finish", "waiting")
-    for effect in document["effects"]:
-        if effect["status"] == "unknown" or (effect["status"] == "intended" and not leased):
-            yield effect
 
 
 def moved_on_by(document: Json) -> Iterator[tuple[str, str, str]]:

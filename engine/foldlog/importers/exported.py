@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from foldlog import client
-from foldlog.core.values import format_instant, strict_json
+from foldlog.core.values import format_instant
 from foldlog.errors import Damaged, PluginMissing
 from foldlog.importers.base import Broken
-from foldlog.importers.runner import BYTE_ORDER_MARK, LINE_BYTES_MAX, RunImport
+from foldlog.importers.runner import RunImport, numbered_lines, parse_line
 from foldlog.views import proven
 from foldlog.wire.avro import WireError
 from foldlog.wire.records import Record, decode_record
@@ -148,15 +148,12 @@ def _lines(source: BinaryIO) -> Iterator[Line | RunImport]:
 
     `export` never writes nothing: a file without a line is one that it could not write.
     """
-    number, empty = 0, True
-    while data := source.readline(LINE_BYTES_MAX + 1):
-        number += 1
-        if not data.strip():
-            continue
+    empty = True
+    for number, data in numbered_lines(source):
         empty = False
         value: Any = None
         try:
-            value = _parse(data.removeprefix(BYTE_ORDER_MARK) if number == 1 else data)
+            value = parse_line(data)
             yield _line(number, value)
         except Broken as error:
             run_id = value.get("run_id") if isinstance(value, dict) else None
@@ -166,15 +163,6 @@ def _lines(source: BinaryIO) -> Iterator[Line | RunImport]:
         yield RunImport(
             1, field="format", message="it has no line, and an export has one for each record"
         )
-
-
-def _parse(data: bytes) -> Any:
-    if len(data) > LINE_BYTES_MAX:
-        raise Broken(None, f"a line is at most {LINE_BYTES_MAX} bytes")
-    try:
-        return strict_json(data)
-    except ValueError as error:
-        raise Broken(None, f"not a JSON line: {error}") from error
 
 
 def _line(place: int, value: Any) -> Line:

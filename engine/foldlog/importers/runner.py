@@ -93,7 +93,7 @@ def import_lines(
         with Path(source).open("rb") as file:
             return import_lines(engine, file, translate, artifacts, progress)
     results = []
-    for number, data in _lines(source):
+    for number, data in numbered_lines(source):
         result = _import_line(engine, number, data, translate, artifacts)
         results.append(result)
         if progress is not None:
@@ -172,7 +172,7 @@ def _import_line(
 ) -> RunImport:
     value: Any = None
     try:
-        value = _parse(data)
+        value = parse_line(data)
         translation = translate(value)
     except Broken as broken:
         run_id = value.get("id") if isinstance(value, dict) else None
@@ -182,7 +182,8 @@ def _import_line(
     return carry_out(engine, number, translation, artifacts)
 
 
-def _parse(data: bytes) -> Any:
+def parse_line(data: bytes) -> Any:
+    """The JSON of a line; Broken if it is none."""
     if len(data) > LINE_BYTES_MAX:
         raise Broken(None, f"a line is at most {LINE_BYTES_MAX} bytes")
     try:
@@ -218,7 +219,7 @@ def _broken_document(run_id: str | None, line: int, broken: Broken) -> RunImport
     return RunImport(line, run_id, field=broken.field, message=message)
 
 
-def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Numbered lines (from 1) that are not blank; of one too long, enough to see that it is."""
     number = 0
     while line := stream.readline(LINE_BYTES_MAX + 1):

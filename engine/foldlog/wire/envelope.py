@@ -31,6 +31,7 @@ __all__ = [
     "decode_proposal",
     "encode_proposal",
     "read_envelope",
+    "readable_events",
     "readdressed",
 ]
 
@@ -105,6 +106,17 @@ def read_envelope(data: bytes) -> Envelope:
     fields = _typed_fields(data)
     fields["events"] = tuple(fields["events"])
     return Envelope(**fields)
+
+
+def readable_events(envelope: Envelope) -> list[dict[str, Any]]:
+    """The events of an envelope as far as each of them reads; an empty object stands for others."""
+    found: list[dict[str, Any]] = []
+    for data in envelope.events:
+        try:
+            found.append(decode_event(data))
+        except WireError:
+            found.append({})
+    return found
 
 
 def decode_proposal(data: bytes) -> Proposal:
