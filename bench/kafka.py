@@ -8,7 +8,8 @@ Two measurements, each a ratio inside one run:
   whose ends compute before and after they send, for as long as foldlog's do: its time without that
   is what the very same hops take once the caches are not theirs alone. They are measured in turns,
   so that whatever else the machine does meets all of them. (On a machine that others use too, p10
-  shows best what the work itself takes.)
+  shows best what the work itself takes.) With --pause-ms there is time between the calls, as there
+  is between those of an agent, which thinks.
 - CPU seconds of deciding a record (user and system, of projector processes that have their
   partitions), with two workers beside one; and the rate, which can only double where there are
   cores for it.
@@ -64,7 +65,9 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="kafka-") as folder:
         found = {
-            "latency": _latency(options.bootstrap, Path(folder), options.calls),
+            "latency": _latency(
+                options.bootstrap, Path(folder), options.calls, options.pause_ms / 1000
+            ),
             "cost": _cost(options.bootstrap, Path(folder), options.records),
         }
     print(json.dumps(found, indent=2) if options.json else _table(found))
@@ -76,6 +79,7 @@ def _options() -> argparse.Namespace:
     named = os.environ.get("FOLDLOG_TEST_BOOTSTRAP", "127.0.0.1:19092")
     parser.add_argument("--bootstrap", default=named, help=f"the broker ({named})")
     parser.add_argument("--calls", type=int, default=500, metavar="N", help="round trips (500)")
+    parser.add_argument("--pause-ms", type=int, default=0, metavar="N", help="between them (0)")
     parser.add_argument("--records", type=int, default=8000, metavar="N", help="decided (8000)")
     parser.add_argument("--echo", default=None, metavar="URL", help=argparse.SUPPRESS)
     parser.add_argument("--reads-back", action="store_true", help=argparse.SUPPRESS)
@@ -93,7 +97,7 @@ def _new_url(bootstrap: str, partitions: int) -> str:
 # Latency
 
 
-def _latency(bootstrap: str, folder: Path, calls: int) -> dict[str, Any]:
+def _latency(bootstrap: str, folder: Path, calls: int, pause: float) -> dict[str, Any]:
     url = _new_url(bootstrap, 1)
     plan = {"url": url, "home": str(folder / "projector")}
     with (
@@ -122,10 +126,10 @@ def _latency(bootstrap: str, folder: Path, calls: int) -> dict[str, Any]:
         }
         took: dict[str, list[float]] = {name: [] for name in works}
         for work in works.values():
-            _timed(work, BLOCK, [])  # connections, imports, first records
+            _timed(work, BLOCK, [], 0)  # connections, imports, first records
         for _ in range(0, calls, BLOCK):
             for name, work in works.items():
-                _timed(work, BLOCK, took[name])
+                _timed(work, BLOCK, took[name], pause)
     took[HOPS] = [seconds - 2 * COMPUTE_US / 1e6 for seconds in took[HOPS]]
     rows = {name: _quantiles(times) for name, times in took.items()}
     ratios = {
@@ -135,8 +139,9 @@ def _latency(bootstrap: str, folder: Path, calls: int) -> dict[str, Any]:
     return {**rows, "calls": len(took["bare"]), **ratios}
 
 
-def _timed(work: Callable[[], None], count: int, took: list[float]) -> None:
+def _timed(work: Callable[[], None], count: int, took: list[float], pause: float) -> None:
     for _ in range(count):
+        time.sleep(pause)
         began = time.perf_counter()
         work()
         took.append(time.perf_counter() - began)
