@@ -35,6 +35,8 @@ def document(state: RunState) -> dict[str, Any]:
     """The whole document of a run that exists; as dear as the run has entities."""
     header = state.header
     tasks = list(state.slots.scan("task"))
+    effects = _members(state, "effect")
+    ledger = f"effects://{header.run_id}@rev{header.effects_revision}"
     return {
         "schema_version": header.schema_version,
         "run_id": header.run_id,
@@ -52,8 +54,8 @@ def document(state: RunState) -> dict[str, Any]:
         "open_questions": _members(state, "question"),
         "tasks": [slot.shown() for _, slot in tasks],
         "environment_observations": _members(state, "observation"),
-        "effects": _members(state, "effect"),
-        "effect_ledger_ref": _ledger_ref(state),
+        "effects": effects,
+        "effect_ledger_ref": ledger if effects else None,
         "artifacts": _members(state, "artifact"),
         "pending_tool_calls": _members(state, "tool"),
         "waiting": state.value("wait"),
@@ -131,13 +133,6 @@ def active_task_id(state: RunState) -> str | None:
         return None
     latest = next(state.slots.scan("running"), None)
     return None if latest is None else latest[1].value
-
-
-def _ledger_ref(state: RunState) -> str | None:
-    header = state.header
-    if next(state.slots.scan("effect"), None) is None:  # a fork may have forgotten them all
-        return None
-    return f"effects://{header.run_id}@rev{header.effects_revision}"
 
 
 def attempts(state: RunState) -> list[dict[str, Any]]:
