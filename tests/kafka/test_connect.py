@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 from click import Argument, Command, Context
+from confluent_kafka import Producer
 
 from foldlog import Engine, aio, errors
 from foldlog.cli.completing import run_ids
 from foldlog.core.catalogue import CATALOGUE
+from foldlog.log.kafka.handles import Handles
 from foldlog.log.kafka.log import KafkaLog
 from foldlog.reaching import create_log, open_log
 from foldlog.store.memory import MemoryStore
@@ -198,6 +200,28 @@ def test_an_async_twin_connects(url: str, tmp_path: Path, run_id: str) -> None:
             return int(outcome.revision)
 
     assert asyncio.run(work()) == 2
+
+
+def test_a_producer_that_fell_silent_is_replaced(
+    url: str, tmp_path: Path, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a worker's client reports nothing (as after an outage it may), what it was given is
+    sent again by another one: the call gets its outcome, and so do those after it."""
+    real, made = Handles.proposer, list[Any]()
+
+    def proposer(self: Handles) -> Any:
+        made.append(None)
+        if len(made) == 1:  # a client that knows no broker says nothing
+            return Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+        return real(self)
+
+    monkeypatch.setattr(Handles, "proposer", proposer)
+    with Engine.connect(url, home=tmp_path) as engine:
+        run = engine.start(run_id, goal="x", timeout=30)
+        assert run.propose([fact("a")], timeout=10).accepted
+        state = run.state()
+    assert names(state) == ["a"]
+    assert len(made) == 2
 
 
 def test_without_a_projector_the_outcome_is_unknown(bootstrap: str, tmp_path: Path) -> None:

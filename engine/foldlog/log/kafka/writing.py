@@ -31,10 +31,10 @@ Outgoing = tuple[bytes, bytes, Headers]
 
 
 class Delivery:
-    """Messages on their way."""
+    """Messages on their way, by the producer that has them. ``heard`` is called at each report."""
 
-    def __init__(self, where: str, count: int) -> None:
-        self.where = where
+    def __init__(self, where: str, count: int, handle: Producer, heard: Callable[[], None]) -> None:
+        self.where, self.handle, self._heard = where, handle, heard
         self.positions: list[int] = []
         self.error: KafkaError | None = None
         self.done = threading.Event()
@@ -44,6 +44,7 @@ class Delivery:
 
     def report(self, error: KafkaError | None, message: Message) -> None:
         """The client's word on one message."""
+        self._heard()
         if error is None:
             self.positions.append(position_of(message))
         else:
@@ -78,10 +79,10 @@ class Sender:
         for key, value, _ in messages:
             size = len(key) + len(value)
             assert size < MESSAGE_BYTES_MAX - 1024, f"a message of {size} bytes"
-        delivery = Delivery(f"{self._topic}/{partition}", len(messages))
         handle, end = self._producer(), time.monotonic() + seconds
+        delivery = Delivery(f"{self._topic}/{partition}", len(messages), handle, self._heard)
         if len(handle) == 0:
-            self._heard_at = time.monotonic()  # nothing is owed
+            self._heard()  # nothing is owed
         for key, value, headers in messages:
             while True:
                 try:
@@ -113,16 +114,24 @@ class Sender:
                 self._look()
                 raise self._unknown(delivery.where, seconds)
             self._serve(delivery, left)
-        self._heard_at = time.monotonic()
         if delivery.error is not None:
             raise writing_failed(delivery.where, delivery.error)
         return delivery.positions
 
     def look(self, delivery: Delivery) -> list[int] | None:
-        """The same without waiting; None if it is not reported yet."""
+        """The same without waiting; None if it is not reported yet.
+
+        LogError too where its producer was left meanwhile: whoever sends again gets another one.
+        """
         if not delivery.done.is_set():
             _poll(self._producer())
-        return self.wait(delivery, 0) if delivery.done.is_set() else None
+            self._look()
+        if delivery.done.is_set():
+            return self.wait(delivery, 0)
+        if delivery.handle is not self._handle:
+            delivery.error = KafkaError(KafkaError._TIMED_OUT)
+            raise self._unknown(delivery.where, SILENT_SECONDS)
+        return None
 
     def _serve(self, delivery: Delivery, left: float) -> None:
         """One thread serves everybody's reports, the others wait for theirs."""
@@ -133,6 +142,9 @@ class Sender:
                 self._serving.release()
         else:
             delivery.done.wait(min(left, STEP_SECONDS))
+
+    def _heard(self) -> None:
+        self._heard_at = time.monotonic()
 
     def _look(self) -> None:
         """Leave a producer that has said nothing for long; what it has it may deliver yet."""
@@ -151,7 +163,7 @@ class Sender:
         with self._making:
             if self._handle is None:
                 self._handle = self._connect()
-                self._heard_at = time.monotonic()
+                self._heard()
             for left in self._left:
                 _poll(left)
             return self._handle
