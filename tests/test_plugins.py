@@ -149,6 +149,58 @@ def test_a_run_may_take_the_rules_later(run: client.Run) -> None:
     assert other.propose(ballot("ada")).accepted
 
 
+class Silent(Exception):
+    """An error that cannot be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def leave(access: Access, event: Any) -> None:
+    """A reducer that would end the process."""
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("check", "outcome"),
+    [
+        (lambda access, event: False, "quarantined"),
+        (lambda access, event: ["no"], "quarantined"),
+        (lambda access, event: "bad \udc80", "rejected"),
+        (lambda access, event: (_ for _ in ()).throw(ValueError("bad \udc80")), "quarantined"),
+        (lambda access, event: (_ for _ in ()).throw(Silent()), "quarantined"),
+        (leave, "quarantined"),
+    ],
+    ids=["false", "a list", "no UTF-8", "an error of no UTF-8", "an error without text", "exit"],
+)
+def test_whatever_a_check_does_the_partition_goes_on(check: Any, outcome: str) -> None:
+    """It is the plug-in's fault and the run's, and nobody else's."""
+    odd = dataclasses.replace(VOTES, events=[dataclasses.replace(CAST, check=check)])
+    with Engine(plugins={RULES: [odd]}) as engine:
+        run = begun(engine)
+        assert run.propose(ballot("ada")).outcome == outcome
+        assert engine.start("run_2", goal="x").propose(fact("f")).accepted
+        assert engine.verify().ok
+
+
+def test_kept_events_that_the_rules_have_in_another_shape(run: client.Run) -> None:
+    """Taking them is refused, and quarantines nobody: the conflict can be settled otherwise."""
+    fields = {**CAST.fields, "place": required(Text())}
+    stricter = dataclasses.replace(VOTES, events=[dataclasses.replace(CAST, fields=fields)])
+    with Engine(plugins={RULES: [VOTES], RULES + 1: [stricter]}) as engine:
+        run = begun(engine)
+        assert run.propose(ballot("ada"), expected_revision=1).accepted
+        kept = run.propose(
+            [ballot("ada", "no"), task("t")], expected_revision=1, on_conflict="arbitrate"
+        )
+        assert kept.outcome == "arbitration"
+        newer = event("RulesActivated", rules_version=RULES + 1)
+        assert run.propose(newer, author="operator:o").accepted
+        taken = run.resolve(str(kept.conflict_id), "take_proposed", reason="it was so")
+        assert (taken.outcome, taken.code) == ("rejected", "INVALID_TRANSITION")
+        assert run.resolve(str(kept.conflict_id), "keep_current", reason="no").accepted
+
+
 def test_a_difference_tells_1_from_true() -> None:
     """Values that Python takes for equal are written differently: a difference shows them."""
     kept = with_apply(

@@ -250,6 +250,24 @@ def test_a_phase_is_what_was_last_said() -> None:
     story.ok(ev("PhaseChanged", phase="verify"), expected_revision=revision)
 
 
+def statuses(story: Story) -> dict[str, str]:
+    """Each task's status."""
+    return {each["id"]: each["status"] for each in story.doc["tasks"]}
+
+
+def test_scopes_of_any_length_are_compared_in_a_moment() -> None:
+    """A goal's and a task's scope have no limit but a proposal's size: a task costs its length."""
+    many = [f"{number:x}" for number in range(40_000)]
+    story = Story("running")
+    story.ok(task("in", scope=many), task("out", scope=[*many, "z"]))
+    story.ok(ev("GoalChanged", goal={"statement": "g", "scope": {"include": many}}))
+    assert statuses(story) == {"in": "pending", "out": "invalidated"}
+    deep = "./" * 2_000 + "a/" * 2_000
+    story.ok(task("deep", scope=[deep]))
+    story.ok(ev("GoalChanged", goal={"statement": "g", "scope": {"exclude": ["a/" * 1_999]}}))
+    assert statuses(story)["deep"] == "invalidated"
+
+
 def test_a_new_goal_invalidates_open_tasks_out_of_its_scope() -> None:
     """GoalChanged: pending, running and blocked tasks out of scope become invalidated."""
     story = Story("running")

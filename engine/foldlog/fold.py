@@ -19,6 +19,7 @@ from typing import Any
 
 from foldlog.core.archiving import with_own_events
 from foldlog.core.catalogue import RULES, Catalogue
+from foldlog.core.context import words_of
 from foldlog.core.decide import Decision, Known, decide
 from foldlog.core.forks import is_fork, reduce_fork
 from foldlog.core.plugins import RULES_OF_PLUGINS_MIN
@@ -27,7 +28,8 @@ from foldlog.core.reduce import reduce, reduce_arbitration
 from foldlog.core.state import SCHEMA_VERSION, Draft, Header, Quarantine, RunState, StateUnreadable
 from foldlog.errors import BuildTooOld, Damaged, PluginMissing
 from foldlog.lacking import count_pinned
-from foldlog.log.base import Log, LogTrimmed, Stored
+from foldlog.log.base import Log, LogError, LogTrimmed, Stored
+from foldlog.store.base import StoreError
 from foldlog.wire import keys, slots
 from foldlog.wire.avro import WireError
 from foldlog.wire.chain import ZERO, partition_hash, run_hash
@@ -120,7 +122,19 @@ class Fold:
         return record
 
     def apply(self, record: Record, offset: int) -> Run:
-        """Fold one record into its run, wherever in the log it lies, and check it against it."""
+        """Fold one record into its run, wherever in the log it lies, and check it against it.
+
+        Damaged for whatever cannot be folded; storage that fails stays an outage.
+        """
+        try:
+            return self._apply(record, offset)
+        except (Damaged, StateUnreadable, StoreError, LogError, MemoryError):
+            raise
+        except Exception as error:
+            where = (self.partition, record.run_id, record.sequence)
+            raise Damaged(*where, "fold", "a next state", words_of(error)) from error
+
+    def _apply(self, record: Record, offset: int) -> Run:
         run = self.working.run(record.run_id)
         begin_import(run, record)
         self._check_run(record, run)
@@ -224,15 +238,7 @@ class Fold:
         content = content_digest(proposal)
         if self.redecide and record.imported is None:
             self._decide_again(record, run, proposal, content)
-        try:
-            return content, self._draft(record, run, proposal)
-        except (Damaged, StateUnreadable):
-            raise
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-            raise Damaged(
-                self.partition, record.run_id, record.sequence, "fold", "a next state", found
-            ) from error
+        return content, self._draft(record, run, proposal)
 
     def _draft(self, record: Record, run: Run, proposal: Proposal) -> Draft | None:
         if record.outcome == "accepted" and is_fork(proposal):

@@ -8,15 +8,23 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from foldlog.core.catalogue import AUTHORITIES
 from foldlog.core.context import Refusal
+from foldlog.core.forks import is_fork
+from foldlog.core.proposals import Malformed
+from foldlog.core.shapes import TTL_SECONDS_MAX
 from foldlog.core.values import format_instant, parse_instant
+from foldlog.runtime import SECOND
 from foldlog.wire.avro import WireError
+from foldlog.wire.envelope import decode_decided, decode_proposal
 from foldlog.wire.imports import ImportPart
 from foldlog.wire.records import RECORD_BYTES_MAX, Record, decode_record
 from foldlog.working import Run, Working
+
+CODE = re.compile("[A-Z_]{1,64}")
 
 IMPORTED_BYTES_MAX = 100
 """The most bytes by which a record grows when it is taken over: 30 for the import, and varints."""
@@ -86,8 +94,11 @@ def _decoded(part: ImportPart, position: int) -> list[Record]:
     for index, data in enumerate(part.records):
         try:
             record = decode_record(data)
-            parse_instant(format_instant(record.log_time))
-        except (WireError, ValueError) as error:
+            # What is decided after it names times as much later as a lease lasts.
+            for time in (record.log_time, record.log_time + TTL_SECONDS_MAX * SECOND):
+                parse_instant(format_instant(time))
+            _check_shape(record)
+        except (WireError, Malformed, ValueError) as error:
             raise BrokenPart(position, f"record {index}: {error}") from None
         if record.run_id != part.run_id:
             raise BrokenPart(position, f"record {index} is of run {record.run_id}")
@@ -95,6 +106,24 @@ def _decoded(part: ImportPart, position: int) -> list[Record]:
             raise BrokenPart(position, f"record {index} is too large")
         records.append(record)
     return records
+
+
+def _check_shape(record: Record) -> None:
+    """WireError or Malformed for what no build of foldlog writes, however right its hashes are.
+
+    The fold asks no rule, so a state could come of it that rules and readers fail at.
+    """
+    if record.code is not None and not CODE.fullmatch(record.code):
+        raise WireError(f"{record.code[:40]!r} is no code")
+    if record.outcome not in ("accepted", "arbitration") or record.proposal is None:
+        return
+    decided = decode_decided(record.proposal)
+    if not is_fork(decided):
+        decode_proposal(record.proposal)
+        return
+    effects = [effect["id"] for effect in decided.events[0]["effects"]]
+    if len(set(effects)) < len(effects):
+        raise WireError("a fork that names an effect twice")
 
 
 def _taken(run: Run, part: ImportPart, records: list[Record]) -> int:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from foldlog import views
@@ -334,7 +333,7 @@ class RunOperations:
             state = view.run(self.run_id).state()
             if not state.exists:
                 return None
-            batch = partial(view.batch, self.run_id)
+            batch = view.batches(self.run_id)
             return ResumeCheck(resume_check(state, self.engine._now(view), caller, batch))
 
         found: ResumeCheck | None = self._read(work)

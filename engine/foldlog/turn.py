@@ -294,6 +294,9 @@ class Partition:
                 raise BrokenPart(blank.position, reason) from None
             if run.head.importing is None and run.header.revision == 0:
                 raise BrokenPart(blank.position, f"run {part.run_id} never began")
+            if (pinned := pinned_to(run)) is not None and pinned not in self.rules:
+                reason = f"run {part.run_id} takes rules {pinned}, which this build has not"
+                raise BrokenPart(blank.position, reason, "UNSUPPORTED_RULES")
             yield self._entry(working, record)
 
     def _beside(

@@ -7,8 +7,10 @@ Invariants:
 """
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from foldlog.core.alarms import CODES as ALARM_CODES
@@ -107,20 +109,29 @@ class View:
             found.append(self._read(run_id, number, offset)[0])
         return found[::-1]
 
-    def batch(self, run_id: str, revision: int) -> Sequence[Event]:
-        """The events of the batch that made a revision, in order; none if it cannot be read.
+    def batches(self, run_id: str) -> Callable[[int], Sequence[Event]]:
+        """What gives the events of the batch that made a revision, in order; none if that cannot be
+        read. Its first call lists the run's records, and each reads a few of them."""
 
-        As dear as there are records after it.
-        """
-        prefix = keys.record_prefix(run_id)
-        for key, offset in self.reader.scan(prefix, reverse=True):
-            number = int.from_bytes(key[len(prefix) :], "big")
-            record = self._read(run_id, number, offset)[0]
-            if record.revision_after <= revision and record.revision_before < revision:
-                proposal = proposal_of(record)
-                made = record.revision_after == revision and proposal is not None
-                return proposal.events if made and proposal is not None else ()
-        return ()
+        @cache
+        def places() -> list[tuple[int, bytes]]:
+            prefix = keys.record_prefix(run_id)
+            rows = self.reader.scan(prefix)
+            return [(int.from_bytes(key[len(prefix) :], "big"), offset) for key, offset in rows]
+
+        @cache
+        def record_at(place: int) -> Record:
+            return self._read(run_id, *places()[place])[0]
+
+        def batch(revision: int) -> Sequence[Event]:
+            every = range(len(places()))
+            place = bisect_left(every, revision, key=lambda n: record_at(n).revision_after)
+            if place == len(every) or record_at(place).revision_after != revision:
+                return ()
+            proposal = proposal_of(record_at(place))
+            return () if proposal is None else proposal.events
+
+        return batch
 
     def meta(self) -> Meta:
         """How far the projection is folded."""

@@ -46,6 +46,20 @@ class Refusal:
     field: str | None = None
 
 
+def recordable(text: str) -> str:
+    """A text as a record can hold it: what is no character of UTF-8 is a question mark."""
+    return text.encode(errors="replace").decode()
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says, with its type; its type alone where it cannot say anything."""
+    name = type(error).__name__
+    try:
+        return recordable(f"{name}: {error}")
+    except Exception:
+        return name
+
+
 def invalid(message: str, field: str | None = None) -> Refusal:
     """The refusal of step 7's last resort: the state does not allow this event."""
     return Refusal("INVALID_TRANSITION", message, field=field)

@@ -14,7 +14,7 @@ from typing import Any
 
 from foldlog.core.effects import IN_DOUBT
 from foldlog.core.printable import quoted_json
-from foldlog.core.scopes import in_scope
+from foldlog.core.scopes import GoalScope
 from foldlog.core.tasks import OPEN
 from foldlog.core.why import WAITS_FOR
 
@@ -161,8 +161,9 @@ def _other_facts(document: Json) -> Iterator[Item]:
 
 def _facts_in_scope(document: Json, inside: bool) -> Iterator[Item]:
     """The facts that lie in the goal's scope, or those that do not."""
+    goal = GoalScope(document["goal"]["scope"])
     for fact in _newest_first(document["confirmed_facts"], "id"):
-        if in_scope(fact["scope"], document["goal"]["scope"]) is inside:
+        if goal.has(fact["scope"]) is inside:
             says = fact["evidence"]
             by = f"evidence {_word(says)}" if says is not None else f"word of {_author(fact)}"
             line = f"{_word(fact['id'])}: {quoted_json(fact['statement'])}"

@@ -19,7 +19,7 @@ from foldlog.core.catalogue import (
     touched,
     unknown_type,
 )
-from foldlog.core.context import Event, Refusal
+from foldlog.core.context import Event, Refusal, words_of
 from foldlog.core.leases import carries_live_epoch, refuse_by_lease
 from foldlog.core.plugins import check_events
 from foldlog.core.proposals import Malformed, Proposal, hinted
@@ -114,8 +114,7 @@ def decide(
     except (StateUnreadable, MemoryError):
         raise
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        return Decision("quarantined", revision, revision, version, error=text)
+        return Decision("quarantined", revision, revision, version, error=words_of(error))
 
 
 def _rules_version(state: RunState, proposal: Proposal) -> int:

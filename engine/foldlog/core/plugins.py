@@ -14,7 +14,8 @@ Invariants:
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,7 @@ from foldlog.core.catalogue import (
     touched,
 )
 from foldlog.core.checks import record_checker
-from foldlog.core.context import Context, Event, Refusal, invalid
+from foldlog.core.context import Context, Event, Refusal, invalid, recordable
 from foldlog.core.proposals import Malformed, Proposal, malformed_event
 from foldlog.core.shapes import JSON_BYTES_MAX, Field, Record
 from foldlog.core.state import Address, Draft, entity_name, is_plugin_kind
@@ -228,6 +229,15 @@ def _has_reals(value: Any) -> bool:
     return type(value) is JSON_REAL
 
 
+@contextmanager
+def _running(name: str) -> Iterator[None]:
+    """A plug-in's own function may fail as it likes, but not end the process."""
+    try:
+        yield
+    except SystemExit as error:
+        raise PluginError(f"{name} would end the process") from error
+
+
 # A plug-in's rows
 
 
@@ -251,14 +261,20 @@ def _row(plugin: Plugin, definition: EventDefinition) -> EventType:
         if definition.check is None:
             return None
         event = normal(event)
-        reason = definition.check(access(draft, event, ctx), _copy(event))
-        return None if reason is None else invalid(reason)
+        with _running(name):
+            reason = definition.check(access(draft, event, ctx), _copy(event))
+        if reason is None:
+            return None
+        if not isinstance(reason, str):
+            raise PluginError(f"{name}: a check gives a reason or None, not {reason!r}")
+        return invalid(recordable(reason))
 
     def apply(draft: Draft, event: Event, ctx: Context) -> None:
         event = normal(event)
         once, twice = access(draft, event, ctx), access(draft, event, ctx)
         for each in (once, twice):
-            definition.apply(each, _copy(event))
+            with _running(name):
+                definition.apply(each, _copy(event))
         if canonical_json(once.done()) != canonical_json(twice.done()):
             raise PluginError(f"{name} does not do the same twice: its reducer is not pure")
         once.commit()

@@ -15,7 +15,7 @@ from foldlog.core.context import Context, Event, Refusal, invalid
 from foldlog.core.leases import carries_live_epoch, refuse_by_lease
 from foldlog.core.proposals import Proposal
 from foldlog.core.state import Draft, RunState
-from foldlog.core.values import Author
+from foldlog.core.values import Author, Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,12 @@ def is_late(state: RunState, proposal: Proposal, log_time: int, rules: Catalogue
 
 def _refuse(draft: Draft, step: Step, ctx: Context, rules: Catalogue) -> Refusal | None:
     row = rules[step.event["type"]]
+    if step.kept and row.shape is not None:
+        # It was looked at when it was proposed, maybe under other rules than the run has now.
+        try:
+            row.shape(step.event)
+        except Fault as fault:
+            return invalid(f"is not as the run's rules have it: {fault.reason}")
     refusal = row.check(draft, step.event, ctx) if row.check is not None else None
     if refusal is not None and refusal.code != "INVALID_TRANSITION":
         return refusal

@@ -14,7 +14,7 @@ from typing import Any
 
 from foldlog.core.budgets import exhausted
 from foldlog.core.context import Context, Event, Refusal, invalid
-from foldlog.core.scopes import in_scope
+from foldlog.core.scopes import GoalScope
 from foldlog.core.state import (
     Draft,
     Slot,
@@ -175,9 +175,9 @@ def adopt_plan(draft: Draft, event: Event, ctx: Context) -> None:
     given = [task["id"] for task in event["tasks"]]
     pending = pending_tasks(draft)
     same = pending == given and (not given or _plan_order(draft)[-len(given) :] == given)
-    for id in set(pending) - set(given):
-        slot = draft.get("task", id)
-        assert slot is not None
+    again = set(given)
+    # In plan order: who leaves first decides what stands where in the set of open tasks.
+    for id in [id for id in pending if id not in again]:
         delist(draft, "open", id)
         draft.remove("task", id)
     for task in event["tasks"]:
@@ -294,6 +294,7 @@ def cancel(draft: Draft, event: Event, ctx: Context) -> None:
 
 def invalidate_outside(draft: Draft, scope: dict[str, Any]) -> None:
     """Pending, running and blocked tasks out of a goal's scope become ``invalidated``."""
+    goal = GoalScope(scope)
     for id in sorted(enlisted(draft, "open")):
-        if not in_scope(draft.value("task", id)["scope"], scope):
+        if not goal.has(draft.value("task", id)["scope"]):
             _change(draft, id, status="invalidated")

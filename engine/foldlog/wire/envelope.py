@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foldlog.core.proposals import Malformed, Proposal, parse_proposal
+from foldlog.core.shapes import EVENTS_MAX
 from foldlog.core.values import Author, is_run_id
 from foldlog.wire.avro import Limits, WireError, decode, encode
 from foldlog.wire.events import decode_event, encode_event
@@ -109,9 +110,12 @@ def read_envelope(data: bytes) -> Envelope:
 
 
 def readable_events(envelope: Envelope) -> list[dict[str, Any]]:
-    """The events of an envelope as far as each of them reads; an empty object stands for others."""
+    """The events of an envelope as far as each of them reads; an empty object stands for others.
+
+    No more than the first of those that are too many for a batch.
+    """
     found: list[dict[str, Any]] = []
-    for data in envelope.events:
+    for data in envelope.events[: EVENTS_MAX + 1]:
         try:
             found.append(decode_event(data))
         except WireError:
@@ -122,7 +126,9 @@ def readable_events(envelope: Envelope) -> list[dict[str, Any]]:
 def decode_proposal(data: bytes) -> Proposal:
     """The proposal in some bytes, its shape checked; WireError or Malformed, as said above."""
     value = _fields(data)
-    value["events"] = [_event(index, event) for index, event in enumerate(value["events"])]
+    # One too many is enough to see that there are.
+    events = enumerate(value["events"][: EVENTS_MAX + 1])
+    value["events"] = [_event(index, event) for index, event in events]
     return parse_proposal(value.pop("run_id"), value)
 
 

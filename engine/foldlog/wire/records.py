@@ -128,6 +128,8 @@ def decode_record(data: bytes) -> Record:
         raise WireError(f"Record: unknown outcome {fields['outcome'][:40]!r}")
     if ("proposal" in fields) == ("unreadable" in fields):
         raise WireError("Record: needs either a proposal or what could not be read")
+    if "unreadable" in fields and fields["unreadable"]["size"] < 0:
+        raise WireError("Record: a proposal of less than no bytes")
     if "batch_id" in fields:
         fields["batch_id"] = batch_id_text(fields["batch_id"])
     fields["conflicts"] = tuple(
