@@ -32,6 +32,20 @@ def is_golden(shell: Shell, name: str) -> None:
     shell.is_golden(name)
 
 
+@pytest.mark.parametrize("action", ["restore", "verify"])
+def test_a_snapshot_of_another_partition_than_the_one_named(shell: Shell, action: str) -> None:
+    """What is named twice and does not agree is a usage error, and changes nothing."""
+    shell.run("init", "--partitions", "2")
+    for number in range(8):  # some of them in each
+        shell.run("start", f"run_{number}", "--goal", "x")
+    rows = shell.json("snapshot", "create")
+    [name] = [row["name"] for row in rows if row["partition"] == 0]
+    result = shell.run("snapshot", action, name, "--partition", "1")
+    assert result.exit_code == 2
+    assert f"snapshot {name} is of partition 0" in result.stderr
+    assert shell.run("snapshot", action, name, "--partition", "0").exit_code == 0
+
+
 def test_snapshot(shell: Shell) -> None:
     """Snapshots are taken, listed, verified, pruned and restored, and what is wrong is said."""
     shell.run("snapshot", "list")

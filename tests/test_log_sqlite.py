@@ -234,6 +234,18 @@ def test_broken_pages_are_noticed(path: Path) -> None:
         read_all(path)
 
 
+@pytest.mark.parametrize("word", [b"CREATE TABLE meta", b"identity", b"partitions", b"events_0"])
+def test_a_broken_character_is_noticed(path: Path, word: bytes) -> None:
+    """A bit that makes a name or text of the file no text raises LogDamaged, and nothing else."""
+    fill(path)
+    data = bytearray(path.read_bytes())
+    assert word in data
+    data[data.index(word)] |= 0x80
+    path.write_bytes(data)
+    with pytest.raises(LogDamaged):
+        read_all(path)
+
+
 @pytest.mark.parametrize("change", ["value = 1", "key = 1.5", "sequence = 'x'", "head = 0"])
 def test_a_column_of_another_type_is_noticed(path: Path, change: str) -> None:
     """A row whose column was changed by hand to another type raises LogDamaged on reading."""

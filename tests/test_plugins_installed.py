@@ -71,6 +71,29 @@ def foldlog(
     )
 
 
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import nothere", "ModuleNotFoundError: No module named 'nothere'"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("RULES = [1]", "no mapping"),
+        ("RULES = {1_000_001: 5}", "no mapping"),
+        ("RULES = {1_000_001: [object()]}", "no mapping"),
+        ("pass", "AttributeError"),
+    ],
+)
+def test_a_plug_in_that_does_not_load_is_named(
+    home: Path, site: Path, source: str, says: str
+) -> None:
+    """Every command ends with 2 and says which entry point it is, and of which package."""
+    (site / "votes_plugin.py").write_text(source)
+    for command in (["runs"], ["verify"], ["show", "run_3"]):
+        done = foldlog(home, *command, site=site)
+        assert done.returncode == 2, done.stderr
+        assert "the plug-ins 'votes' of votes (votes_plugin:RULES)" in done.stderr
+        assert says in done.stderr
+
+
 def vote(voter: str) -> str:
     """A proposal from a shell."""
     return json.dumps({"events": [ballot(voter)]})

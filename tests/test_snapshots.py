@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from foldlog import Engine
 from foldlog.errors import Damaged, HomeBusy, SnapshotDamaged, SnapshotMissing, Usage
 from foldlog.snapshots.manifest import decode_manifest, encode_manifest
 from foldlog.snapshots.settings import SnapshotSettings, from_environment
+from foldlog.snapshots.shelf import Shelf
 from tests.processes import child, files, line
 from tests.seats import holder_of, seat_of
 from tests.snapshot_homes import (
@@ -236,11 +238,58 @@ def test_snapshots_may_lie_elsewhere(tmp_path: Path) -> None:
         grow(engine, range(3))
         [taken] = engine.take_snapshots()
         digest = engine.digest()
-    assert (place / "0" / taken.name / "manifest.json").exists()
+    [of_the_log] = place.iterdir()
+    assert (of_the_log / "0" / taken.name / "manifest.json").exists()
     assert not (home / "snapshots").exists()
     without_projection(home)
     with opened(home, snapshots=settings) as engine:
         assert engine.digest() == digest
+
+
+def test_homes_that_name_one_folder_for_snapshots(tmp_path: Path) -> None:
+    """Each has those of its own log there: none counts, removes or condemns another's."""
+    settings = SnapshotSettings(records=0, bytes=0, seconds=0, folder=tmp_path / "place")
+    names: dict[str, set[str]] = {}
+    for home, count in (("a", 3), ("b", 1)):
+        with opened(tmp_path / home, create=True, partitions=1, snapshots=settings) as engine:
+            for number in range(2):
+                grow(engine, range(number * count, (number + 1) * count))
+                names.setdefault(home, set()).update(row.name for row in engine.take_snapshots())
+    for home in ("a", "b"):
+        without_projection(tmp_path / home)
+        with opened(tmp_path / home, snapshots=settings) as engine:
+            assert engine.verify().snapshots == 2
+    assert [len(found) for found in names.values()] == [2, 2]
+
+
+def test_the_snapshots_of_a_partition_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The home opens and decides all the same, and says so."""
+    with opened(tmp_path, create=True, partitions=1) as engine:
+        grow(engine, range(2))
+
+    def refused(shelf: Shelf) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(shelf.folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shelf, "names", refused)
+        with opened(tmp_path) as engine:
+            grow(engine, range(2, 3))
+    assert "snapshots of partition 0 cannot be listed" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "..", ".", "a/b", "", "x" * 256, "a\0b", "é"])
+def test_a_manifest_that_leads_out_of_its_folder(tmp_path: Path, name: str) -> None:
+    """A name that is no plain file's is damage, whoever made its hashes right."""
+    small_home(tmp_path, snapshots=1)
+    with beside(tmp_path) as home:
+        shelf = home.snapshots.shelves[0]
+        manifest = shelf.read(shelf.names()[0]).manifest
+    first, *others = manifest.files
+    forged = replace(manifest, files=(replace(first, name=name), *others))
+    with pytest.raises(SnapshotDamaged, match="no file of a snapshot"):
+        decode_manifest(encode_manifest(forged))
 
 
 def test_fault_26_pruning_keeps_two_that_verify(tmp_path: Path) -> None:

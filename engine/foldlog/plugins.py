@@ -33,9 +33,10 @@ Invariants:
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 
 from foldlog.core.catalogue import Catalogue
+from foldlog.core.context import words_of
 from foldlog.core.plugins import (
     RULES_OF_PLUGINS_MIN,
     Access,
@@ -98,12 +99,28 @@ def rules_of(plugins: Plugins | None) -> Mapping[int, Catalogue]:
         raise Usage(f"plug-ins: {error}") from None
 
 
+def _loaded(entry: EntryPoint) -> Mapping[int, Sequence[Plugin]]:
+    """What an entry point names; Usage, with its name, if that is no mapping of plug-ins."""
+    of = f" of {entry.dist.name}" if entry.dist is not None else ""
+    where = f"the plug-ins {entry.name!r}{of} ({entry.value})"
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:
+        raise Usage(f"{where} do not load: {words_of(error)}") from error
+    if not isinstance(found, Mapping) or not all(
+        isinstance(plugins, Sequence) and all(isinstance(each, Plugin) for each in plugins)
+        for plugins in found.values()
+    ):
+        raise Usage(f"{where} are no mapping of rules versions to lists of plug-ins")
+    return found
+
+
 @cache
 def installed() -> Mapping[int, Catalogue]:
     """The rules of this build with the plug-ins that are installed (entry points)."""
     found: dict[int, Sequence[Plugin]] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        for version, plugins in entry.load().items():
+        for version, plugins in _loaded(entry).items():
             if version in found:
                 raise Usage(f"plug-ins: rules {version} are given twice, by {entry.name} too")
             found[version] = plugins

@@ -137,8 +137,7 @@ def _verify(settings: Settings, home: AnyHome, numbers: list[int], name: str | N
     from foldlog.errors import SnapshotDamaged
 
     keeper = home.snapshots
-    if name is not None:
-        numbers = [keeper.find(name)]
+    numbers = _of(home, numbers, name)
     wanted = [
         (number, each, where)
         for number in numbers
@@ -175,9 +174,18 @@ def _say_verified(settings: Settings, row: Json) -> None:
     output.say(f"{mark}: partition {row['partition']}, snapshot {row['name']}{where}{why}")
 
 
+def _of(home: AnyHome, numbers: list[int], name: str | None) -> list[int]:
+    """The partition of the snapshot that is named, which must be one of those; else all of them."""
+    if name is None:
+        return numbers
+    number = home.snapshots.find(name)
+    if number not in numbers:
+        raise click.UsageError(f"snapshot {name} is of partition {number}")
+    return [number]
+
+
 def _restore(settings: Settings, home: AnyHome, numbers: list[int], name: str | None) -> int:
-    if name is not None:
-        numbers = [home.snapshots.find(name)]
+    numbers = _of(home, numbers, name)
     rows = home.restore(numbers, name)
     for row in rows:
         if settings.json:

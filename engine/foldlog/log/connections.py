@@ -289,6 +289,9 @@ def translated(path: str) -> Iterator[None]:
         raise _from_sqlite(path, error) from error
     except OSError as error:
         raise _from_os(path, error) from error
+    except UnicodeDecodeError as error:
+        # SQLite keeps no checksum of its pages: a changed byte of a text comes out as it is.
+        raise LogDamaged(path, f"holds text that does not read ({error})", ASK) from error
 
 
 def _from_sqlite(path: str, error: sqlite3.Error) -> LogError:

@@ -32,6 +32,7 @@ from foldlog.snapshots.checking import verified
 from foldlog.snapshots.copying import Passed, Stop, Stopped, never, nothing
 from foldlog.snapshots.manifest import Manifest, Versions, unusable
 from foldlog.snapshots.place import open_place
+from foldlog.snapshots.pointer import name_of
 from foldlog.snapshots.pruning import Pruned, prune
 from foldlog.snapshots.remote import RemoteShelf, Uploaded
 from foldlog.snapshots.restoring import restored
@@ -93,7 +94,10 @@ class Keeper:
         self._disk = disk
         self._log = log
         self._clock = clock
-        root = settings.folder or home / FOLDER
+        # A folder that is named may be named for several homes: each log has one of its own in it.
+        root = home / FOLDER
+        if settings.folder is not None:
+            root = settings.folder / name_of(log.identity)
         self.shelves = [Shelf(root, number, disk) for number in range(log.partitions)]
         self.remotes = _remotes(settings.url, log)
         """The same partitions at the place elsewhere; none without one."""
@@ -111,7 +115,14 @@ class Keeper:
 
     def hold(self, number: int, store: Database) -> None:
         """Begin to look at what changes in a partition's store."""
-        self._since[number] = _Since(_newest(self.shelves[number]), 0, time.monotonic())
+        try:
+            newest = _newest(self.shelves[number])
+        except OSError as error:  # a partition can be turned without its snapshots
+            facts = {"event": "snapshot_failed", "partition": number}
+            words = "the snapshots of partition %d cannot be listed: %s"
+            logger.warning(words, number, error, extra=facts)
+            newest = 0
+        self._since[number] = _Since(newest, 0, time.monotonic())
         self._stores[number] = store
 
     def look(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from foldlog.errors import SnapshotDamaged
 from foldlog.wire.slots import PLACE_FIELDS, Meta
 
 FORMAT = 1
+FILE, SHA256 = re.compile("[A-Za-z0-9._-]{1,255}"), re.compile("[0-9a-f]{64}")
 """Of a snapshot's manifest and folder; a greater one is refused."""
 
 MANIFEST_FILE = "manifest.json"
@@ -125,6 +127,12 @@ def decode_manifest(data: bytes) -> Manifest:
 
 def _manifest(said: dict[str, Any]) -> Manifest:
     log, versions = said["log"], said["versions"]
+    for name, size, sha256 in said["files"]:
+        # A place elsewhere may be written to by others: a file must not lead out of its folder.
+        if not FILE.fullmatch(name) or name in (".", "..") or type(size) is not int or size < 0:
+            raise ValueError(f"{name!r} of {size!r} bytes is no file of a snapshot")
+        if not SHA256.fullmatch(sha256):
+            raise ValueError(f"{sha256!r} is no SHA-256")
     return Manifest(
         meta=Meta(
             **{**log, "head": bytes.fromhex(log["head"])},

@@ -76,9 +76,14 @@ class Placed:
         }
 
 
+def name_of(log: str) -> str:
+    """What stands for a log where snapshots of several may lie."""
+    return hashlib.sha256(log.encode()).hexdigest()[:16]
+
+
 def folder_of(log: str, partition: int) -> str:
     """What the keys of a partition's snapshots begin with."""
-    return f"{hashlib.sha256(log.encode()).hexdigest()[:16]}/{partition}/"
+    return f"{name_of(log)}/{partition}/"
 
 
 def blob_key(epoch: int, sha256: str) -> str:
