@@ -120,7 +120,6 @@ FORGERIES: dict[str, Callable[[], list[Record]]] = {
     "no permission": lambda: run_of(
         BEGIN, {"type": "PermissionRevoked", "permission": "", "reason": ""}
     ),
-    "an effect twice": lambda: run_of(BEGIN, INTENT, INTENT),
     "a fork's effect twice": forked_twice,
     "a time nobody can add to": time_of_9999,
     "rules of a plug-in from the start": lambda: beginning(rules_version=2_000_000),
@@ -151,6 +150,22 @@ def test_a_forged_import_is_stepped_over(name: str) -> None:
     view = View(place.log, place.store, 0)
     assert [run.run_id for run in view.runs()] == ["run_2"]
     assert not any(alarm_counts(view, START_US).values())
+
+
+def test_an_effect_that_was_begun_twice_hides_no_other_run() -> None:
+    """Which rule an event broke is not asked of what is imported; the list of runs is whole."""
+    place = Place("memory", Path())
+    settled = {"type": "EffectSucceeded", "effect_id": "e"}
+    whole = {"type": "RunForked", "run_id": "r0", "revision": 1, "chain": "0" * 64, "effects": []}
+    data = [encode_record(record) for record in run_of(BEGIN, INTENT, INTENT, whole)]
+    [part] = parts_of(RUN, data, OPERATOR)
+    place.decide("run_2", start())
+    place.log.propose(0, [(RUN.encode(), encode_part(part))])
+    place.turn_to_end()
+    place.decide(RUN, value(settled, id=8))
+    view = View(place.log, place.store, 0)
+    assert "run_2" in [run.run_id for run in view.runs()]
+    assert alarm_counts(view, START_US)["QUARANTINED"] == 0
 
 
 def test_what_is_right_is_taken_over() -> None:

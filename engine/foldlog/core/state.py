@@ -288,9 +288,7 @@ class Draft:
 
 
 def enlist(draft: Draft, kind: str, id: str) -> None:
-    """Add an id to a set; ValueError if it is there, as only a forged record would have it."""
-    if draft.get(kind + ".at", id) is not None:
-        raise ValueError(f"{kind}/{id} is there")
+    """Add an id to a set; it must not be there."""
     count = (draft.value(kind) or 0) + 1
     draft.index(kind, ordinal(count), id)
     draft.index(kind + ".at", id, count)
