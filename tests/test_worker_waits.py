@@ -14,6 +14,8 @@ from tests.kit import OTHER, Kit, state_of, types_of
 from tests.kit import engine as engine
 from tests.kit import made as made
 
+LATER = "2026-01-01T00:10:00Z"
+
 
 def asking(ask: Any, answers: list[Any]) -> Agent:
     """An agent of one step, which asks and keeps what it is answered."""
@@ -174,6 +176,75 @@ def test_a_wait_that_somebody_else_ended(made: Kit, engine: testing.Engine) -> N
     act(run, event("RunTransitioned", to="planning"), author="user:ada")
     worker.work(until_idle=True)
     assert state_of(run).waiting.key == "k"
+
+
+REST = event("WaitStarted", kind="timer", key="rest", reason="not now", deadline=LATER)
+
+
+@pytest.mark.parametrize("payload", [True, "ä" * 20_000])
+def test_an_answer_outlives_a_wait_that_somebody_else_begins(
+    made: Kit, engine: testing.Engine, payload: Any
+) -> None:
+    """An operator has the run rest after the answer came and before it was noted: the answer is
+    the signal, and not the end of that rest."""
+    answers: list[Any] = []
+    agent = asking(lambda run: run.wait_for_approval("k", "may I?"), answers)
+    run = started(engine)
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    run.signal("k", payload, author="user:ada")
+    act(run, REST, author="operator:ops")
+    engine.clock.advance(700)
+    worker.work(until_idle=True)
+    assert [(answer["ended"], answer["payload"]) for answer in answers] == [("signal", payload)]
+    assert state_of(run).result == "completed"
+
+
+def test_a_key_gives_its_first_answer_for_ever(made: Kit, engine: testing.Engine) -> None:
+    """No wait that somebody else begins, under whatever key, and however it ends, changes what
+    later passes of the step are answered."""
+    agent, seen = Agent(), []
+    run = started(engine)
+
+    @agent.step
+    def work(claim: Any) -> None:
+        seen.append(claim.wait_for_approval("k", "may I?").granted)
+        if len(seen) < 3:
+            rest = {"key": "k"} if len(seen) == 2 else {}
+            act(run, REST | rest, author="operator:ops")
+        claim.tool("publish", int)
+
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    run.signal("k", True, author="user:ada")
+    worker.work(until_idle=True)
+    engine.clock.advance(700)
+    worker.work(until_idle=True)
+    run.signal("k", False, author="user:ada")
+    worker.work(until_idle=True)
+    assert (seen, state_of(run).result) == ([True] * 3, "completed")
+
+
+def test_only_an_end_of_the_question_itself_is_its_answer(
+    made: Kit, engine: testing.Engine
+) -> None:
+    """A wait of the same key that an operator began, and a move that gives a deadline or a signal
+    as its reason, answer nothing."""
+    answers: list[Any] = []
+    agent = asking(lambda run: run.wait_for_approval("k", "may I?"), answers)
+    run = started(engine)
+    worker = made.worker(engine, agent=agent)
+    for reason in ("WaitTimedOut", "SignalReceived"):
+        worker.work(until_idle=True)
+        act(run, event("RunTransitioned", to="planning", reason=reason), author="user:ada")
+        act(run, REST | {"key": "k"}, author="operator:ops")
+        run.signal("k", "no answer", author="operator:ops")
+    worker.work(until_idle=True)
+    assert (answers, state_of(run).waiting.key) == ([], "k")
+    run.signal("k", True, signal_id="s", author="user:ada")
+    run.signal("k", False, signal_id="s", author="user:ada")
+    worker.work(until_idle=True)
+    assert [answer["payload"] for answer in answers] == [True]
 
 
 def test_an_answer_that_is_retracted(made: Kit, engine: testing.Engine) -> None:
