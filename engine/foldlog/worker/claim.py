@@ -37,6 +37,8 @@ class ClaimSteps(Effects):
 
     retries = Retries()
     left: Callable[[Any, bool], None] = staticmethod(lambda claim, held: None)
+    is_stuck = False
+    """Whether it ends with a run that seems free, and with which nothing can be done now."""
 
     # After it was claimed
 
@@ -202,14 +204,14 @@ class ClaimSteps(Effects):
         state = yield from self._known()
         seconds = self.retries.pause(state.retry_count)
         if state.status not in ("planning", "retry"):
-            raise RunWaits(reason)
+            raise self._stuck(reason)
         key, delay = f"retry/{self._revision}", timedelta(seconds=seconds)
         yield from self._rest("timer", key, reason, delay)
 
     def _refused(self, outcome: Outcome) -> Steps[None]:
         """A refusal that a person has to look at; a budget that is spent is an alarm already."""
         if outcome.code == "BUDGET_EXHAUSTED":
-            raise RunWaits(outcome.message)
+            raise self._stuck(outcome.message)
         yield from self._park(f"refused/{self._revision}", f"{outcome.code}: {outcome.message}")
 
     def _park(self, key: str, reason: str) -> Steps[None]:
@@ -218,7 +220,11 @@ class ClaimSteps(Effects):
             yield from self._rest("user", key, reason, None)
         except Refused as refused:  # not even that: the run is left as it is, with its alarms
             logger.exception("run %s cannot wait for a person: %s", self.run_id, reason)
-            raise RunWaits(reason) from refused
+            raise self._stuck(reason) from refused
+
+    def _stuck(self, reason: str) -> RunWaits:
+        self.is_stuck = True
+        return RunWaits(reason)
 
     # The end of the claim
 

@@ -104,7 +104,7 @@ class WorkerSteps:
 
     def _try_claim(self) -> Steps[Any]:
         """One claim among those that seem free; None if none of them was to be had."""
-        while (run_id := (yield do(self._queue.take))) is not None:
+        while not self._stopping.is_set() and (run_id := (yield do(self._queue.take))) is not None:
             claim, ending = self._made(run_id), None
             try:
                 if (yield from claim._acquire()):
@@ -121,7 +121,7 @@ class WorkerSteps:
     def _left(self, claim: ClaimSteps, held: bool) -> None:
         if self._keeper is not None:
             self._keeper.let_go(claim)
-        self._queue.put_back(claim.run_id, refused=not held)
+        self._queue.put_back(claim.run_id, refused=not held or claim.is_stuck)
 
     # Working
 
