@@ -6,6 +6,7 @@ Invariants:
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +326,45 @@ def test_a_plan_that_fails_is_made_again_later(made: Kit, engine: testing.Engine
     engine.clock.advance(1)
     worker.work(until_idle=True)
     assert (len(calls), state_of(run).result) == (2, "completed")
+
+
+@pytest.mark.parametrize("fault", [OSError("no model"), [{"title": "it has no id"}]])
+def test_a_plan_that_always_fails_ends(made: Kit, engine: testing.Engine, fault: Any) -> None:
+    """Planning is tried as often as a step, after pauses that grow, whatever it has done before it
+    fails; then the run is finished as failed."""
+    agent, at = Agent(), list[int]()
+
+    @agent.plan
+    def plan(run: Any) -> Any:
+        at.append(engine.clock() // 1_000_000)
+        run.checkpoint("begun")
+        run.wait_for_timer("warm", "2026-01-01T00:00:00Z")
+        if isinstance(fault, Exception):
+            raise fault
+        return fault
+
+    run = started(engine, retry_limit=2)
+    for _ in range(60):
+        made.worker(engine, agent=agent).work(until_idle=True)
+        engine.clock.advance(1)
+    times = sorted(set(at))
+    assert [second - first for first, second in pairwise(times)] == [1, 2, 4]
+    state = state_of(run)
+    assert (state.result, state.effects) == ("failed", [])
+    assert "no plan after 4 tries" in state.last_transition.reason
+
+
+def test_giving_a_plan_up(made: Kit, engine: testing.Engine) -> None:
+    """A plan that says that there is none ends the run at once."""
+    agent, run = Agent(), started(engine)
+
+    @agent.plan
+    def plan(claim: Any) -> None:
+        raise GiveUp("nothing is broken")
+
+    made.worker(engine, agent=agent).work(until_idle=True)
+    state = state_of(run)
+    assert (state.result, state.last_transition.reason) == ("failed", "no plan: nothing is broken")
 
 
 def test_giving_a_task_up(made: Kit, engine: testing.Engine) -> None:

@@ -10,7 +10,7 @@ import pytest
 from foldlog import testing
 from foldlog.worker import Agent
 from tests.client_runs import act, event, started
-from tests.kit import OTHER, Kit, state_of, types_of
+from tests.kit import OTHER, Kit, state_of, steps, types_of
 from tests.kit import engine as engine
 from tests.kit import made as made
 
@@ -84,6 +84,63 @@ def test_a_deadline_passes(made: Kit, engine: testing.Engine) -> None:
     worker.work(until_idle=True)
     assert [answer["ended"] for answer in answers] == ["deadline"]
     assert (state_of(run).result, state_of(run).retry_count) == ("completed", 1)
+
+
+def test_deadlines_that_pass_do_not_end_a_run(made: Kit, engine: testing.Engine) -> None:
+    """More questions than the run has retries are not answered in time: it goes on to its end."""
+    agent, asked = Agent(), list[int]()
+    run = started(engine)
+
+    @agent.step
+    def work(claim: Any) -> None:
+        for day in range(9):
+            claim.wait_for_user(f"day-{day}", "anything new?", timedelta(days=1))
+            asked.append(day)
+
+    worker = made.worker(engine, agent=agent)
+    for _ in range(10):
+        worker.work(until_idle=True)
+        engine.clock.advance(86_401)
+    assert (sorted(set(asked)), state_of(run).result) == (list(range(9)), "completed")
+
+
+def test_failures_end_a_run_whatever_passes_between(made: Kit, engine: testing.Engine) -> None:
+    """A step that fails each time ends its run after as many failures as ever, also where deadlines
+    pass in between."""
+    agent, failed = Agent(), list[int]()
+    run = started(engine)
+
+    @agent.step
+    def work(claim: Any) -> None:
+        claim.wait_for_user(f"try-{len(failed)}", "is it mended?", timedelta(hours=1))
+        failed.append(1)
+        raise OSError("it is not")
+
+    worker = made.worker(engine, agent=agent)
+    for _ in range(30):
+        worker.work(until_idle=True)
+        engine.clock.advance(3_601)
+    assert (len(failed), state_of(run).result) == (6, "failed")
+
+
+def test_a_deadline_of_a_plan(made: Kit, engine: testing.Engine) -> None:
+    """A plan whose question is not answered in time is made all the same, and the run not finished
+    without one."""
+    agent, calls = steps("read", "mend", calls=[]), list[str]()
+    run = started(engine)
+
+    @agent.plan
+    def plan(claim: Any) -> list[dict[str, str]]:
+        calls.append(claim.wait_for_user("which", "which one?", timedelta(hours=1)).ended)
+        return [{"id": "mend", "title": "mend"}]
+
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    engine.clock.advance(3_601)
+    worker.work(until_idle=True)
+    assert calls == ["deadline"]
+    assert [task.status for task in state_of(run).tasks] == ["completed"]
+    assert state_of(run).result == "completed"
 
 
 def test_a_signal_before_the_wait(made: Kit, engine: testing.Engine) -> None:

@@ -44,6 +44,16 @@ def past_waits(view: View, run_id: str) -> list[PastWait]:
     return found
 
 
+def pauses(view: View, run_id: str, prefix: str) -> int:
+    """How many waits of such a key are over since the run did last anything but wait."""
+    moves = transitions(view.run(run_id).state())
+    others = [move["revision"] for move in moves if "waiting" not in (move["from"], move["to"])]
+    return sum(
+        wait.key.startswith(prefix) and wait.revision > others[-1]
+        for wait in past_waits(view, run_id)
+    )
+
+
 def _moved(row: Row) -> bool:
     """Whether a row made a revision; a signal that is sent again makes none."""
     return bool(row["revision_after"] != row["revision_before"])

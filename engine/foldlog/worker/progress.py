@@ -7,7 +7,10 @@ Invariants:
 from foldlog.results import RunState, Value
 
 EFFECT, BLOCKED = "effect/", "blocked/"
-"""Keys of waits that the kit begins itself, and ends itself once their cause is gone."""
+"""Begin the keys of waits that the kit begins itself, and ends itself once their cause is gone."""
+
+RETRY, PLAN, REFUSED, STEP = "retry/", "plan/", "refused/", "step/"
+"""Begin the keys of its other waits: until it is time to try again (a plan), or for a person."""
 
 OPEN = ("pending", "running", "blocked")
 IN_DOUBT = ("intended", "unknown")
