@@ -378,3 +378,16 @@ def test_a_bad_key_is_told(made: Kit, engine: testing.Engine) -> None:
         agent = asking(lambda run, key=key: run.wait_for_user(key, "?"), [])
         made.worker(engine, agent=agent).work(until_idle=True)
         assert reason in state_of(run).waiting.reason
+
+
+@pytest.mark.parametrize("key", ["blocked/ci", "effect/mail", "retry/1", "refused/1", "step/1"])
+def test_the_kits_own_keys_are_told(made: Kit, engine: testing.Engine, key: str) -> None:
+    """A key that begins as one of the kit's own is the author's mistake: the kit would end that
+    wait itself, and nobody would have answered."""
+    answers: list[Any] = []
+    run = started(engine)
+    agent = asking(lambda run: run.wait_for_approval(key, "may I?"), answers)
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    assert "a key does not begin with" in state_of(run).waiting.reason
+    assert (answers, state_of(run).waiting.kind) == ([], "timer")

@@ -9,8 +9,11 @@ from foldlog.results import RunState, Value
 EFFECT, BLOCKED = "effect/", "blocked/"
 """Begin the keys of waits that the kit begins itself, and ends itself once their cause is gone."""
 
-RETRY, PLAN, REFUSED, STEP = "retry/", "plan/", "refused/", "step/"
-"""Begin the keys of its other waits: until it is time to try again (a plan), or for a person."""
+RETRY, PLAN, REFUSED, STEP = "retry/", "retry/plan/", "refused/", "step/"
+"""Begin the keys of its other waits: until it is time to try (a plan) again, or for a person."""
+
+OWN_KEYS = (EFFECT, BLOCKED, RETRY, REFUSED, STEP)
+"""How no key of an author's begins: a wait of such a key is the kit's to end."""
 
 OPEN = ("pending", "running", "blocked")
 IN_DOUBT = ("intended", "unknown")

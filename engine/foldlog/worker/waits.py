@@ -22,7 +22,7 @@ from foldlog.worker.driving import Steps, do
 from foldlog.worker.endings import RunWaits
 from foldlog.worker.holding import Holding, short
 from foldlog.worker.past import past_waits, question_of
-from foldlog.worker.progress import EFFECT
+from foldlog.worker.progress import EFFECT, OWN_KEYS
 
 KEY_CHARACTERS_MAX = 2_000
 """Of a wait; some are left for the fact that keeps its answer, whose id holds 2,048."""
@@ -82,6 +82,8 @@ class Waits(Holding):
         self._check_going_on()
         if len(key) > KEY_CHARACTERS_MAX:
             raise Usage(f"a key is at most {KEY_CHARACTERS_MAX} characters, this one {len(key)}")
+        if key.startswith(OWN_KEYS):
+            raise Usage(f"a key does not begin with {', '.join(OWN_KEYS)}: not {short(key)!r}")
         answer = yield from self._answer(key)
         return answer or (yield from self._ask(kind, key, reason, deadline))
 
