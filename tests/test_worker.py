@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from foldlog import client, errors, testing
-from foldlog.worker import Agent, GiveUp, LeaseLost, Overtaken, Retries
+from foldlog.worker import Agent, GiveUp, LeaseLost, Overtaken, Retries, Worker
 from tests import kit
 from tests.client_runs import NOW, OPERATOR, act, event, fact, opened, started, task
 from tests.kit import OTHER, Kit, state_of, steps, types_of
@@ -226,8 +226,33 @@ def test_waiting_for_a_run(made: Kit, engine: testing.Engine) -> None:
     assert worker.claim(0.02) is None
     worker.stop()
     assert worker.claim(None) is None
-    with pytest.raises(errors.Usage, match="lease_seconds"):
-        made.worker(engine, lease_seconds=0)
+
+
+@pytest.mark.parametrize("given", ["", 7, None, "w" * 2_049, "w\udc80"])
+def test_a_worker_id_that_the_log_would_refuse(
+    made: Kit, engine: testing.Engine, given: Any
+) -> None:
+    """It is told at once: such a worker would find no run to be had, and say nothing."""
+    with pytest.raises(errors.Usage, match="worker_id is a text of 1 to 2048 characters"):
+        made.worker(engine, given)
+    started(engine)
+    assert made.worker(engine, "é" * 2_048).claim() is not None
+
+
+@pytest.mark.parametrize("given", [0, 86_401, 2.5, True, "60", float("inf"), float("nan"), None])
+def test_a_lease_that_the_log_would_refuse(made: Kit, engine: testing.Engine, given: Any) -> None:
+    """It is told at once, as a worker id is."""
+    with pytest.raises(errors.Usage, match="lease_seconds is a whole number of 1 to 86400"):
+        made.worker(engine, lease_seconds=given)
+
+
+def test_a_lease_that_the_log_refuses(engine: testing.Engine) -> None:
+    """What the log does not understand is told: no run would ever be had."""
+    worker = Worker(engine, kit.WORKER)
+    worker.lease_seconds = 86_401
+    started(engine)
+    with pytest.raises(errors.Usage, match="ttl_seconds"):
+        worker.work(until_idle=True)
 
 
 # What a step leaves, and what goes wrong
