@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from foldlog.core.shapes import TTL_SECONDS_MAX
-from foldlog.core.values import ID_CHARACTERS_MAX
+from foldlog.core.values import ID_CHARACTERS_MAX, can_be_id
 from foldlog.errors import Usage
 from foldlog.runtime import SECOND, Runtime
 
@@ -25,8 +25,7 @@ def check_options(worker_id: Any, lease_seconds: Any) -> None:
     if type(lease_seconds) is not int or not 1 <= lease_seconds <= TTL_SECONDS_MAX:
         shape = f"a whole number of 1 to {TTL_SECONDS_MAX} seconds"
         raise Usage(f"lease_seconds is {shape}, not {lease_seconds!r}")
-    is_id = isinstance(worker_id, str) and 1 <= len(worker_id) <= ID_CHARACTERS_MAX
-    if not is_id or any("\ud800" <= character <= "\udfff" for character in worker_id):
+    if not can_be_id(worker_id):
         shape = f"a text of 1 to {ID_CHARACTERS_MAX} characters, without lone surrogates"
         raise Usage(f"worker_id is {shape}, not {ascii(worker_id)[:80]}")
 
