@@ -67,10 +67,11 @@ class Queue:
         with self._lock:
             for number in range(self._engine.partitions):
                 self._refresh(number)
+            clock = self._engine._clock()
             able = [
                 (found.since, run_id)
                 for run_id, found in self._ready.items()
-                if run_id not in self._held and self._is_able(run_id, found)
+                if run_id not in self._held and self._is_able(run_id, found, clock)
             ]
             if not able:
                 return None
@@ -82,21 +83,19 @@ class Queue:
         """It is no longer held; ``refused``: it was not to be had, or nothing could be done."""
         with self._lock:
             self._held.discard(run_id)
-            if refused:
+            if not refused:
+                self._alone.pop(run_id, None)
+            elif run_id in self._ready:
                 _, before = self._alone.get(run_id, (0, 0))
                 length = min(max(before * 2, ALONE_US_MIN), ALONE_US_MAX)
                 self._alone[run_id] = self._engine._clock(), length
-            else:
-                self._alone.pop(run_id, None)
 
-    def _is_able(self, run_id: str, found: Ready) -> bool:
+    def _is_able(self, run_id: str, found: Ready, clock: int) -> bool:
         """Whether a run may be claimed now; a clock that was set back ends a time alone."""
         begun, length = self._alone.get(run_id, (0, 0))
-        alone = begun <= self._engine._clock() < begun + length
-        return not alone and found.at <= self._now(found.partition) < found.until
-
-    def _now(self, number: int) -> int:
-        return max(self._engine._clock(), self._log_time[number])
+        if begun <= clock < begun + length:
+            return False
+        return found.at <= max(clock, self._log_time[found.partition]) < found.until
 
     def _refresh(self, number: int) -> None:
         """Look at the runs of a partition of which there is a new record."""
@@ -136,7 +135,8 @@ class Queue:
             self._alone.pop(run.run_id, None)
             return
         found = self._ready[run.run_id] = Ready(*when, run.head.changed_at, number)
-        if found.at > self._now(number):  # it does not seem free: why it was refused is known
+        if found.at > max(self._engine._clock(), self._log_time[number]):
+            # It does not seem free, so why it was refused is known and will be over then.
             self._alone.pop(run.run_id, None)
 
 

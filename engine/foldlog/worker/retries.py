@@ -17,7 +17,8 @@ from foldlog.results import Value
 class Retries:
     """``first_seconds`` before the first retry, then twice as long, at most ``max_seconds``.
 
-    When the run's ``retry_limit`` is spent it goes back to start, ``restarts`` times at most.
+    When the run's ``retry_limit`` is spent it goes back to start, after failures ``restarts`` times
+    at most.
     """
 
     first_seconds: float = 1.0
