@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,15 @@ def test_an_artifact_that_cannot_be_written_leaves_nothing(tmp_path: Path, monke
             folder.store(data)
     files = [path for path in folder.root.rglob("*") if path.is_file()]
     assert len(files) == 1
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+def test_who_may_read_the_home_may_read_its_artifacts(tmp_path: Path, umask: int, mode: int):
+    """A file has the mode that the umask gives, as every other file of a home."""
+    before = os.umask(umask)
+    try:
+        uri = ArtifactFolder(tmp_path).store(b"abc")
+    finally:
+        os.umask(before)
+    path = ArtifactFolder(tmp_path).path(uri.rpartition("/")[2])
+    assert path.stat().st_mode & 0o777 == mode

@@ -381,3 +381,38 @@ def test_patience_grows_and_ends() -> None:
     assert not patience.is_over()
     assert operating.Patience(0).is_over()
     assert operating.Patience(0).pause() == 0
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1])
+def test_what_is_no_length_of_time_is_not_waited_for(
+    engine: testing.Engine, timeout: float
+) -> None:
+    """A wait and a watch that would never end, or never begin, are refused."""
+    run = engine.start("r", "x")
+    with pytest.raises(errors.Usage, match="a timeout is 0 or more seconds"):
+        run.wait("finish", timeout=timeout)
+    with pytest.raises(errors.Usage, match="a timeout is 0 or more seconds"):
+        next(run.watch(timeout=timeout))
+
+
+@pytest.mark.parametrize(
+    "author",
+    [5, "user:", "", "user", {}, {"kind": "user"}, {"kind": "user", "id": 7},
+     {"kind": 1, "id": "a"}, "user:\udc80", "user:" + "a" * 2_049],
+)  # fmt: skip
+def test_who_forks_or_imports_is_somebody(engine: testing.Engine, author: Any) -> None:
+    """What is no author is told as such, and nothing is recorded."""
+    run = engine.start("r", "x")
+    with pytest.raises(errors.Usage, match="an author is KIND:ID"):
+        run.fork("s", 1, author=author)
+    with pytest.raises(errors.Usage, match="an author is KIND:ID"):
+        engine.import_records("s", run.export() or [], author=author)
+    assert [row.run_id for row in engine.runs()] == ["r"]
+
+
+@pytest.mark.parametrize("at", ["1", True, 1.0, None])
+def test_a_fork_is_at_a_revision(engine: testing.Engine, at: Any) -> None:
+    """What is no whole number is no revision, also where it is equal to one."""
+    run = engine.start("r", "x")
+    with pytest.raises(errors.Usage, match="a revision is a whole number"):
+        run.fork("s", at)

@@ -6,13 +6,14 @@ Invariants:
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from foldlog import client, errors, testing
-from foldlog.worker import Agent, GiveUp, LeaseLost, Overtaken, Retries
+from foldlog.worker import Agent, GiveUp, LeaseLost, Overtaken, Retries, Worker
 from tests import kit
 from tests.client_runs import NOW, OPERATOR, act, event, fact, opened, started, task
 from tests.kit import OTHER, Kit, state_of, steps, types_of
@@ -225,8 +226,33 @@ def test_waiting_for_a_run(made: Kit, engine: testing.Engine) -> None:
     assert worker.claim(0.02) is None
     worker.stop()
     assert worker.claim(None) is None
-    with pytest.raises(errors.Usage, match="lease_seconds"):
-        made.worker(engine, lease_seconds=0)
+
+
+@pytest.mark.parametrize("given", ["", 7, None, "w" * 2_049, "w\udc80"])
+def test_a_worker_id_that_the_log_would_refuse(
+    made: Kit, engine: testing.Engine, given: Any
+) -> None:
+    """It is told at once: such a worker would find no run to be had, and say nothing."""
+    with pytest.raises(errors.Usage, match="worker_id is a text of 1 to 2048 characters"):
+        made.worker(engine, given)
+    started(engine)
+    assert made.worker(engine, "é" * 2_048).claim() is not None
+
+
+@pytest.mark.parametrize("given", [0, 86_401, 2.5, True, "60", float("inf"), float("nan"), None])
+def test_a_lease_that_the_log_would_refuse(made: Kit, engine: testing.Engine, given: Any) -> None:
+    """It is told at once, as a worker id is."""
+    with pytest.raises(errors.Usage, match="lease_seconds is a whole number of 1 to 86400"):
+        made.worker(engine, lease_seconds=given)
+
+
+def test_a_lease_that_the_log_refuses(engine: testing.Engine) -> None:
+    """What the log does not understand is told: no run would ever be had."""
+    worker = Worker(engine, kit.WORKER)
+    worker.lease_seconds = 86_401
+    started(engine)
+    with pytest.raises(errors.Usage, match="ttl_seconds"):
+        worker.work(until_idle=True)
 
 
 # What a step leaves, and what goes wrong
@@ -325,6 +351,45 @@ def test_a_plan_that_fails_is_made_again_later(made: Kit, engine: testing.Engine
     engine.clock.advance(1)
     worker.work(until_idle=True)
     assert (len(calls), state_of(run).result) == (2, "completed")
+
+
+@pytest.mark.parametrize("fault", [OSError("no model"), [{"title": "it has no id"}]])
+def test_a_plan_that_always_fails_ends(made: Kit, engine: testing.Engine, fault: Any) -> None:
+    """Planning is tried as often as a step, after pauses that grow, whatever it has done before it
+    fails; then the run is finished as failed."""
+    agent, at = Agent(), list[int]()
+
+    @agent.plan
+    def plan(run: Any) -> Any:
+        at.append(engine.clock() // 1_000_000)
+        run.checkpoint("begun")
+        run.wait_for_timer("warm", "2026-01-01T00:00:00Z")
+        if isinstance(fault, Exception):
+            raise fault
+        return fault
+
+    run = started(engine, retry_limit=2)
+    for _ in range(60):
+        made.worker(engine, agent=agent).work(until_idle=True)
+        engine.clock.advance(1)
+    times = sorted(set(at))
+    assert [second - first for first, second in pairwise(times)] == [1, 2, 4]
+    state = state_of(run)
+    assert (state.result, state.effects) == ("failed", [])
+    assert "no plan after 4 tries" in state.last_transition.reason
+
+
+def test_giving_a_plan_up(made: Kit, engine: testing.Engine) -> None:
+    """A plan that says that there is none ends the run at once."""
+    agent, run = Agent(), started(engine)
+
+    @agent.plan
+    def plan(claim: Any) -> None:
+        raise GiveUp("nothing is broken")
+
+    made.worker(engine, agent=agent).work(until_idle=True)
+    state = state_of(run)
+    assert (state.result, state.last_transition.reason) == ("failed", "no plan: nothing is broken")
 
 
 def test_giving_a_task_up(made: Kit, engine: testing.Engine) -> None:

@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -289,6 +290,21 @@ def test_the_other_side_is_away(made: Kit, engine: testing.Engine) -> None:
     world.verdict = None
     worker.work(until_idle=True)
     assert (world.ledger, state_of(run).result) == (["run_1/charge-1"], "completed")
+
+
+def test_the_other_side_is_away_for_long(made: Kit, engine: testing.Engine) -> None:
+    """It is asked less and less often, and for as long as it takes."""
+    world, run, at = World(), started(engine), list[int]()
+    crash_in(made, engine, world, "after")
+    world.verdict = OSError("no route to the bank")
+    worker = made.worker(engine, agent=world.agent, retries=Retries(max_seconds=60))
+    for second in range(300):
+        worker.work(until_idle=True)
+        if len(world.asked) > len(at):
+            at.append(second)
+        engine.clock.advance(1)
+    assert [later - earlier for earlier, later in pairwise(at)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert (state_of(run).status, state_of(run).effects[0].status) == ("waiting", "intended")
 
 
 def test_a_reconciler_that_says_nothing(made: Kit, engine: testing.Engine) -> None:

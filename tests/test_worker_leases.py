@@ -18,7 +18,7 @@ from foldlog import aio, client, testing
 from foldlog.worker import Agent, LeaseLost, RunStopped, Succeeded
 from foldlog.worker import aio as async_kit
 from tests import kit
-from tests.client_runs import NOW, at_home, event, fact, started
+from tests.client_runs import NOW, act, at_home, event, fact, started, task
 from tests.kit import OTHER, Kit, state_of, steps, types_of
 from tests.kit import engine as engine
 from tests.kit import made as made
@@ -104,6 +104,91 @@ def test_a_lease_that_ended_meanwhile_is_renewed(
     assert ["LeaseRenewed"] in types_of(run)
 
 
+def codes_of(run: Any) -> list[str]:
+    """The codes of what was refused, in order."""
+    return [row.code for row in run.history(rejected=True) if row.code]
+
+
+def test_a_clock_that_is_ahead_does_not_flood_the_log(
+    made: Kit, engine: testing.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker by whose clock a lease is over that is live by the log's tries seldom, less and less
+    often, and has the run once the log says so too."""
+    run = started(engine)
+    assert made.worker(engine, OTHER, lease_seconds=600, renew=False).claim() is not None
+    monkeypatch.setattr(engine, "_clock", lambda: engine.clock() + 3_600_000_000)
+    worker = made.worker(engine, agent=steps("work"))
+    for expected in (1, 1, 2, 2, 2, 3):
+        assert worker.work(until_idle=True) == 0
+        assert codes_of(run) == ["LEASE_HELD"] * expected
+        engine.clock.advance(0.4)
+    for _ in range(597):
+        assert worker.work(until_idle=True) == 0
+        engine.clock.advance(1)
+    assert len(codes_of(run)) < 30
+    engine.clock.advance(32)
+    assert worker.work(until_idle=True) == 1
+    assert state_of(run).result == "completed"
+
+
+def test_a_clock_that_was_set_back_does_not_flood_the_log(
+    made: Kit, engine: testing.Engine
+) -> None:
+    """A run whose deadline is passed by the log's time is not claimed, whatever the clock says."""
+    run = started(engine, budgets={"deadline": "2026-01-01T01:00:00Z"})
+    agent = Agent()
+
+    @agent.step
+    def work(claim: Any) -> None:
+        claim.wait_for_event("k", "the build")
+        claim.tool("shell", int)
+
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    engine.clock.advance(7200)
+    run.signal("k", author="user:ada")
+    before = len(run.history(rejected=True))
+    engine.clock.set("2026-01-01T00:30:00Z")
+    assert worker.work(until_idle=True) == 0
+    assert len(run.history(rejected=True)) == before
+
+
+def test_a_run_that_cannot_even_wait_is_left_alone(made: Kit, engine: testing.Engine) -> None:
+    """A run in which somebody used up the ids of the kit's checkpoints is no reason to turn in
+    circles: it is tried again seldom, and other runs are worked on."""
+    run = started(engine)
+    act(run, task("strange"))
+    taken = [{"id": f"before_wait/{number}", "boundary": "before_wait"} for number in range(90)]
+    act(run, *(event("CheckpointTaken", checkpoint=point) for point in taken))
+    worker = made.worker(engine, agent=steps("work"))
+    assert worker.work(until_idle=True) == 1
+    other = started(engine, "other")
+    assert worker.work(until_idle=True) == 1
+    assert state_of(other).result == "completed"
+    engine.clock.advance(1)
+    assert worker.work(until_idle=True) == 1
+    assert state_of(run).status == "running"
+
+
+def test_a_worker_that_is_stopped_tries_no_further_run(
+    made: Kit, engine: testing.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to stop while the runs that seem free are not to be had, it tries none after that."""
+    real, tried = client.Run.propose, list[str]()
+    for number in range(3):
+        started(engine, f"run_{number}")
+    worker = made.worker(engine)
+
+    def propose(self: client.Run, events: Any, **options: Any) -> Any:
+        tried.append(self.run_id)
+        worker.stop()
+        real(self, [event("LeaseAcquired", worker=OTHER, ttl_seconds=60)], author="agent:x")
+        return real(self, events, **options)
+
+    monkeypatch.setattr(client.Run, "propose", propose)
+    assert (worker.claim(), len(tried)) == (None, 1)
+
+
 def test_leases_are_renewed_in_the_background(made: Kit, tmp_path: Path) -> None:
     """A step that takes longer than its lease keeps it."""
     agent = Agent()
@@ -160,7 +245,10 @@ def test_two_selves_of_one_name_never_hold_one_epoch(
         return outcome
 
     monkeypatch.setattr(client.Run, "propose", propose)
-    older = made.worker(engine, renew=False).claim()
+    older = made.worker(engine, renew=False)
+    assert older.claim() is None
+    engine.clock.advance(1)
+    older = older.claim()
     assert older.state().lease.epoch == 3  # by a lease of its own
     with pytest.raises(LeaseLost):
         newer[0].propose(fact("late"))

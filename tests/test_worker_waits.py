@@ -10,9 +10,11 @@ import pytest
 from foldlog import testing
 from foldlog.worker import Agent
 from tests.client_runs import act, event, started
-from tests.kit import OTHER, Kit, state_of, types_of
+from tests.kit import OTHER, Kit, state_of, steps, types_of
 from tests.kit import engine as engine
 from tests.kit import made as made
+
+LATER = "2026-01-01T00:10:00Z"
 
 
 def asking(ask: Any, answers: list[Any]) -> Agent:
@@ -82,6 +84,63 @@ def test_a_deadline_passes(made: Kit, engine: testing.Engine) -> None:
     worker.work(until_idle=True)
     assert [answer["ended"] for answer in answers] == ["deadline"]
     assert (state_of(run).result, state_of(run).retry_count) == ("completed", 1)
+
+
+def test_deadlines_that_pass_do_not_end_a_run(made: Kit, engine: testing.Engine) -> None:
+    """More questions than the run has retries are not answered in time: it goes on to its end."""
+    agent, asked = Agent(), list[int]()
+    run = started(engine)
+
+    @agent.step
+    def work(claim: Any) -> None:
+        for day in range(9):
+            claim.wait_for_user(f"day-{day}", "anything new?", timedelta(days=1))
+            asked.append(day)
+
+    worker = made.worker(engine, agent=agent)
+    for _ in range(10):
+        worker.work(until_idle=True)
+        engine.clock.advance(86_401)
+    assert (sorted(set(asked)), state_of(run).result) == (list(range(9)), "completed")
+
+
+def test_failures_end_a_run_whatever_passes_between(made: Kit, engine: testing.Engine) -> None:
+    """A step that fails each time ends its run after as many failures as ever, also where deadlines
+    pass in between."""
+    agent, failed = Agent(), list[int]()
+    run = started(engine)
+
+    @agent.step
+    def work(claim: Any) -> None:
+        claim.wait_for_user(f"try-{len(failed)}", "is it mended?", timedelta(hours=1))
+        failed.append(1)
+        raise OSError("it is not")
+
+    worker = made.worker(engine, agent=agent)
+    for _ in range(30):
+        worker.work(until_idle=True)
+        engine.clock.advance(3_601)
+    assert (len(failed), state_of(run).result) == (6, "failed")
+
+
+def test_a_deadline_of_a_plan(made: Kit, engine: testing.Engine) -> None:
+    """A plan whose question is not answered in time is made all the same, and the run not finished
+    without one."""
+    agent, calls = steps("read", "mend", calls=[]), list[str]()
+    run = started(engine)
+
+    @agent.plan
+    def plan(claim: Any) -> list[dict[str, str]]:
+        calls.append(claim.wait_for_user("which", "which one?", timedelta(hours=1)).ended)
+        return [{"id": "mend", "title": "mend"}]
+
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    engine.clock.advance(3_601)
+    worker.work(until_idle=True)
+    assert calls == ["deadline"]
+    assert [task.status for task in state_of(run).tasks] == ["completed"]
+    assert state_of(run).result == "completed"
 
 
 def test_a_signal_before_the_wait(made: Kit, engine: testing.Engine) -> None:
@@ -176,6 +235,75 @@ def test_a_wait_that_somebody_else_ended(made: Kit, engine: testing.Engine) -> N
     assert state_of(run).waiting.key == "k"
 
 
+REST = event("WaitStarted", kind="timer", key="rest", reason="not now", deadline=LATER)
+
+
+@pytest.mark.parametrize("payload", [True, "ä" * 20_000])
+def test_an_answer_outlives_a_wait_that_somebody_else_begins(
+    made: Kit, engine: testing.Engine, payload: Any
+) -> None:
+    """An operator has the run rest after the answer came and before it was noted: the answer is
+    the signal, and not the end of that rest."""
+    answers: list[Any] = []
+    agent = asking(lambda run: run.wait_for_approval("k", "may I?"), answers)
+    run = started(engine)
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    run.signal("k", payload, author="user:ada")
+    act(run, REST, author="operator:ops")
+    engine.clock.advance(700)
+    worker.work(until_idle=True)
+    assert [(answer["ended"], answer["payload"]) for answer in answers] == [("signal", payload)]
+    assert state_of(run).result == "completed"
+
+
+def test_a_key_gives_its_first_answer_for_ever(made: Kit, engine: testing.Engine) -> None:
+    """No wait that somebody else begins, under whatever key, and however it ends, changes what
+    later passes of the step are answered."""
+    agent, seen = Agent(), []
+    run = started(engine)
+
+    @agent.step
+    def work(claim: Any) -> None:
+        seen.append(claim.wait_for_approval("k", "may I?").granted)
+        if len(seen) < 3:
+            rest = {"key": "k"} if len(seen) == 2 else {}
+            act(run, REST | rest, author="operator:ops")
+        claim.tool("publish", int)
+
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    run.signal("k", True, author="user:ada")
+    worker.work(until_idle=True)
+    engine.clock.advance(700)
+    worker.work(until_idle=True)
+    run.signal("k", False, author="user:ada")
+    worker.work(until_idle=True)
+    assert (seen, state_of(run).result) == ([True] * 3, "completed")
+
+
+def test_only_an_end_of_the_question_itself_is_its_answer(
+    made: Kit, engine: testing.Engine
+) -> None:
+    """A wait of the same key that an operator began, and a move that gives a deadline or a signal
+    as its reason, answer nothing."""
+    answers: list[Any] = []
+    agent = asking(lambda run: run.wait_for_approval("k", "may I?"), answers)
+    run = started(engine)
+    worker = made.worker(engine, agent=agent)
+    for reason in ("WaitTimedOut", "SignalReceived"):
+        worker.work(until_idle=True)
+        act(run, event("RunTransitioned", to="planning", reason=reason), author="user:ada")
+        act(run, REST | {"key": "k"}, author="operator:ops")
+        run.signal("k", "no answer", author="operator:ops")
+    worker.work(until_idle=True)
+    assert (answers, state_of(run).waiting.key) == ([], "k")
+    run.signal("k", True, signal_id="s", author="user:ada")
+    run.signal("k", False, signal_id="s", author="user:ada")
+    worker.work(until_idle=True)
+    assert [answer["payload"] for answer in answers] == [True]
+
+
 def test_an_answer_that_is_retracted(made: Kit, engine: testing.Engine) -> None:
     """A person takes an answer back: the step does not find it any more, and asks again."""
     agent, seen = Agent(), []
@@ -250,3 +378,16 @@ def test_a_bad_key_is_told(made: Kit, engine: testing.Engine) -> None:
         agent = asking(lambda run, key=key: run.wait_for_user(key, "?"), [])
         made.worker(engine, agent=agent).work(until_idle=True)
         assert reason in state_of(run).waiting.reason
+
+
+@pytest.mark.parametrize("key", ["blocked/ci", "effect/mail", "retry/1", "refused/1", "step/1"])
+def test_the_kits_own_keys_are_told(made: Kit, engine: testing.Engine, key: str) -> None:
+    """A key that begins as one of the kit's own is the author's mistake: the kit would end that
+    wait itself, and nobody would have answered."""
+    answers: list[Any] = []
+    run = started(engine)
+    agent = asking(lambda run: run.wait_for_approval(key, "may I?"), answers)
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    assert "a key does not begin with" in state_of(run).waiting.reason
+    assert (answers, state_of(run).waiting.kind) == ([], "timer")

@@ -17,7 +17,7 @@ import contextlib
 import hashlib
 import os
 import re
-import tempfile
+import uuid
 from pathlib import Path
 
 _URI = re.compile(r"artifact://sha256/([0-9a-f]{64})")
@@ -79,9 +79,10 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+    # With the mode that the umask gives, as the home's other files: who reads it reads these too.
+    temporary = path.parent / f".new-{uuid.uuid4().hex}"
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

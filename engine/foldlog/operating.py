@@ -20,7 +20,7 @@ from foldlog.core.resume import Caller, Workspace, resume_check
 from foldlog.core.shapes import STATUSES
 from foldlog.core.state import RunState, ordinal
 from foldlog.core.tokens import estimated_tokens
-from foldlog.core.values import Author, is_batch_id
+from foldlog.core.values import Author, can_be_id, is_batch_id
 from foldlog.errors import Damaged, TimedOut, Unavailable, Usage
 from foldlog.forking import parts_of_fork
 from foldlog.halting import why_halted
@@ -66,6 +66,14 @@ def parse_author(author: Any) -> Any:
         return dict(author) if isinstance(author, Mapping) else author
     kind, _, id = author.partition(":")
     return {"kind": kind, "id": id}
+
+
+def author_of(author: Any) -> Author:
+    """The same as the author of an import or a fork, whose outcome tells only who may do that."""
+    shown = parse_author(author)
+    if not (isinstance(shown, dict) and all(can_be_id(shown.get(key)) for key in ("kind", "id"))):
+        raise Usage(f"an author is KIND:ID, or a mapping of kind and id, not {author!r}")
+    return Author(shown["kind"], shown["id"])
 
 
 class EngineOperations:
@@ -149,8 +157,8 @@ class EngineOperations:
         """
         if not records:
             raise Usage(f"no records of run {run_id} were given")
-        shown = parse_author(author or self.author)
-        parts = parts_of(run_id, list(records), Author(shown["kind"], shown["id"]))
+        by = author_of(self.author if author is None else author)
+        parts = parts_of(run_id, list(records), by)
         return self._hand_in_parts(parts, timeout), len(parts)
 
     def _hand_in_parts(self, parts: Sequence[ImportPart], timeout: float) -> Outcome:
@@ -202,15 +210,21 @@ class EngineOperations:
 
 def microseconds(timeout: float) -> int:
     """A time-out in seconds as the seat takes it; Usage for what is no length of time."""
-    if not timeout >= 0:  # NaN too
-        raise Usage(f"a timeout is 0 or more seconds, not {timeout!r}")
+    check_timeout(timeout)
     return round(min(timeout, TIMEOUT_SECONDS_MAX) * SECOND)
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Usage for what is no length of time; None is for ever."""
+    if timeout is not None and not timeout >= 0:  # NaN too
+        raise Usage(f"a timeout is 0 or more seconds, not {timeout!r}")
 
 
 class Patience:
     """How long somebody waits, and how long until the next look. Seconds; None is for ever."""
 
     def __init__(self, timeout: float | None) -> None:
+        check_timeout(timeout)
         self._end = None if timeout is None else time.monotonic() + timeout
         self._pause = LOOK_SECONDS_MIN
 
@@ -429,8 +443,9 @@ class RunOperations:
         goes on, and once all is there it gives the first outcome again. ``timeout`` seconds for
         each part.
         """
-        shown = parse_author(author or self.engine.author)
-        by = Author(shown["kind"], shown["id"])
+        by = author_of(self.engine.author if author is None else author)
+        if type(at) is not int:
+            raise Usage(f"a revision is a whole number, not {at!r}")
         new = self.engine.run(new_id)
 
         def work(view: View) -> list[ImportPart] | None:

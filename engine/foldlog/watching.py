@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from foldlog import views
+from foldlog.operating import check_timeout
 from foldlog.results import HistoryRow
 from foldlog.views import View
 
@@ -31,6 +32,7 @@ class Watch:
         timeout: float | None,
         rejected: bool = False,
     ) -> None:
+        check_timeout(timeout)
         self._run_id = run_id
         self._reading = reading
         self._rejected = rejected

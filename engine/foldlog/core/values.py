@@ -244,6 +244,17 @@ def is_id(text: str) -> bool:
     return 0 < len(text) <= ID_CHARACTERS_MAX
 
 
+def can_be_id(value: object) -> bool:
+    """Whether a value that nobody has checked yet, whatever it is, is a text that can be an id."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return is_id(value)
+
+
 def is_reference(text: str) -> bool:
     """Whether a text is a URI: no white space, no control characters, at most 2,048 characters."""
     return len(text) <= ID_CHARACTERS_MAX and _REFERENCE.fullmatch(text) is not None

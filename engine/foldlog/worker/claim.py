@@ -20,8 +20,20 @@ from foldlog.worker.driving import Steps, do
 from foldlog.worker.effects import Effects
 from foldlog.worker.endings import GiveUp, HandOver, Refused, RunStopped, RunWaits, StepEnded
 from foldlog.worker.holding import OUTAGES, short
-from foldlog.worker.progress import blocked, doubtful, ends_by_itself, undone, work_left
-from foldlog.worker.retries import Retries
+from foldlog.worker.past import pauses
+from foldlog.worker.progress import (
+    BLOCKED,
+    PLAN,
+    REFUSED,
+    RETRY,
+    STEP,
+    blocked,
+    doubtful,
+    ends_by_itself,
+    undone,
+    work_left,
+)
+from foldlog.worker.retries import Retries, came_from, failures
 
 OUTSIDE = (Damaged, EngineForked, *OUTAGES)
 """What is wrong with log or store, and not with the run."""
@@ -37,6 +49,8 @@ class ClaimSteps(Effects):
 
     retries = Retries()
     left: Callable[[Any, bool], None] = staticmethod(lambda claim, held: None)
+    is_stuck = False
+    """Whether it ends with a run that seems free, and with which nothing can be done now."""
 
     # After it was claimed
 
@@ -116,16 +130,25 @@ class ClaimSteps(Effects):
 
     def _plan(self, state: RunState) -> Steps[None]:
         adopted: list[Json] = []
-        if not work_left(state):
-            tasks = yield do(self.agent.planner, self)
-            state = yield from self._known()
-            adopted = [{"type": "PlanAdopted", "tasks": new_plan(tasks or [], state)}]
-        yield from self._propose(*adopted, {"type": "RunTransitioned", "to": "running"})
+        try:
+            if not work_left(state):
+                tasks = yield do(self.agent.planner, self)
+                state = yield from self._known()
+                adopted = [{"type": "PlanAdopted", "tasks": new_plan(tasks or [], state)}]
+        except GiveUp as error:
+            yield from self._end(f"no plan: {error}")
+        except (Refused, *OUTSIDE):
+            raise
+        except Exception as error:
+            logger.warning("run %s: planning failed", self.run_id, exc_info=True)
+            yield from self._plan_failed(error)
+        else:
+            yield from self._propose(*adopted, {"type": "RunTransitioned", "to": "running"})
 
     def _task(self, state: RunState, task_id: str) -> Steps[None]:
         step = self.agent.step_for(task_id)
         if step is None:
-            yield from self._park(f"step/{self._revision}", f"no step for task {task_id!r}")
+            yield from self._park(f"{STEP}{self._revision}", f"no step for task {task_id!r}")
             return
         task = next(task for task in state.tasks if task.id == task_id)
         if task.status == "pending" or task.worker != self.worker_id:
@@ -151,7 +174,7 @@ class ClaimSteps(Effects):
     def _finish(self, state: RunState) -> Steps[None]:
         if stopped := blocked(state):
             why = ", ".join(f"{task.id}: {task.blocked_by}" for task in stopped)
-            yield from self._park(f"blocked/{self._revision}", f"blocked: {why}")
+            yield from self._park(f"{BLOCKED}{self._revision}", f"blocked: {why}")
             return
         finished: Json = {"type": "RunFinished", "result": "completed"}
         if lost := undone(state):
@@ -168,7 +191,7 @@ class ClaimSteps(Effects):
         """A failure from which the run may recover: to retry, or some time later where it is."""
         state = yield from self._known()
         if state.status != "running":
-            yield from self._pause(short(error))
+            yield from self._pause(short(error), (yield do(self._pauses, RETRY)) + 1)
             return
         call = {"step_id": f"step-{self._revision}"}
         started = {"type": "ToolStarted", "tool": "step", **call}
@@ -180,37 +203,55 @@ class ClaimSteps(Effects):
         except Refused as refused:
             yield from self._refused(refused.outcome)
 
+    def _plan_failed(self, error: Exception) -> Steps[None]:
+        """Planning has no retries of the run's: as many tries as those of a step, then the end."""
+        state = yield from self._known()
+        count = (yield do(self._pauses, PLAN)) + 1
+        if count < self.retries.failures_max(state.retry_limit):
+            yield from self._pause(short(error), count, PLAN)
+        else:
+            yield from self._end(f"no plan after {count} tries: {short(error)}")
+
     def _retry(self, state: RunState) -> Steps[None]:
         """From retry: some time later back to running, or to a fresh start, or to the end."""
         if state.last_transition["from"] != "waiting":
-            yield from self._pause(state.last_transition.reason)
-            return
-        if state.retry_count < state.retry_limit:
-            yield from self._propose({"type": "RunTransitioned", "to": "running"})
+            yield from self._pause(state.last_transition.reason, state.retry_count)
             return
         moves = yield do(self._run.transitions)
-        restarts = sum(move["from"] == "retry" and move.to == "start" for move in moves)
-        if restarts < self.retries.restarts:
+        # A plan whose question was not answered in time is no plan yet to go on with.
+        if state.retry_count < state.retry_limit and came_from(moves) != "planning":
+            yield from self._propose({"type": "RunTransitioned", "to": "running"})
+        elif failures(moves) < self.retries.failures_max(state.retry_limit):
             yield from self._propose({"type": "RunTransitioned", "to": "start"})
         else:
-            reason = f"its retries are spent: {state.retry_count} of {state.retry_limit}"
-            ended = {"type": "RunFinished", "result": "failed", "reason": reason}
-            yield from self._propose(ended)
+            yield from self._end(
+                f"its retries are spent: {state.retry_count} of {state.retry_limit}"
+            )
 
-    def _pause(self, reason: str) -> Steps[None]:
-        """Wait until it is time to try again; no process waits meanwhile."""
+    def _end(self, reason: str) -> Steps[None]:
+        """The run has failed for good."""
+        ended = {"type": "RunFinished", "result": "failed", "reason": short(reason)}
+        yield from self._propose(ended)
+
+    def _pause(self, reason: str, count: int, prefix: str = RETRY) -> Steps[None]:
+        """Wait until it is time for retry ``count``; no process waits meanwhile."""
         state = yield from self._known()
-        seconds = self.retries.pause(state.retry_count)
+        seconds = self.retries.pause(max(count, state.retry_count))
         if state.status not in ("planning", "retry"):
-            raise RunWaits(reason)
-        key, delay = f"retry/{self._revision}", timedelta(seconds=seconds)
+            raise self._stuck(reason)
+        key, delay = f"{prefix}{self._revision}", timedelta(seconds=seconds)
         yield from self._rest("timer", key, reason, delay)
+
+    def _pauses(self, prefix: str) -> int:
+        """How many of the kit's pauses there were without anything else in between."""
+        found: int = self._run._read(lambda view: pauses(view, self.run_id, prefix))
+        return found
 
     def _refused(self, outcome: Outcome) -> Steps[None]:
         """A refusal that a person has to look at; a budget that is spent is an alarm already."""
         if outcome.code == "BUDGET_EXHAUSTED":
-            raise RunWaits(outcome.message)
-        yield from self._park(f"refused/{self._revision}", f"{outcome.code}: {outcome.message}")
+            raise self._stuck(outcome.message)
+        yield from self._park(f"{REFUSED}{self._revision}", f"{outcome.code}: {outcome.message}")
 
     def _park(self, key: str, reason: str) -> Steps[None]:
         """Wait for a person, who sees why."""
@@ -218,7 +259,11 @@ class ClaimSteps(Effects):
             yield from self._rest("user", key, reason, None)
         except Refused as refused:  # not even that: the run is left as it is, with its alarms
             logger.exception("run %s cannot wait for a person: %s", self.run_id, reason)
-            raise RunWaits(reason) from refused
+            raise self._stuck(reason) from refused
+
+    def _stuck(self, reason: str | None) -> RunWaits:
+        self.is_stuck = True
+        return RunWaits(reason)
 
     # The end of the claim
 

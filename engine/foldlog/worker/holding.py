@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foldlog.client import AnyEvent, Run
-from foldlog.errors import HomeBusy, OutcomeUnknown, Unavailable
+from foldlog.errors import HomeBusy, OutcomeUnknown, Unavailable, Usage
 from foldlog.events import Event
 from foldlog.results import Outcome, RunState
 from foldlog.runtime import SECOND, Runtime
@@ -184,6 +184,8 @@ class Holding:
             "ttl_seconds": self._lease.ttl_seconds,
         }
         outcome = yield from self._hand_in([event], {})
+        if outcome.code == "MALFORMED":  # no run would ever be had
+            raise Usage(str(outcome.message))
         if not outcome.accepted:
             return False
         epoch = yield do(self._epoch_given, outcome.revision)

@@ -12,9 +12,22 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
+from foldlog.core.shapes import TTL_SECONDS_MAX
+from foldlog.core.values import ID_CHARACTERS_MAX, can_be_id
+from foldlog.errors import Usage
 from foldlog.runtime import SECOND, Runtime
+
+
+def check_options(worker_id: Any, lease_seconds: Any) -> None:
+    """Usage for what the log would refuse in every lease that a worker asks for."""
+    if type(lease_seconds) is not int or not 1 <= lease_seconds <= TTL_SECONDS_MAX:
+        shape = f"a whole number of 1 to {TTL_SECONDS_MAX} seconds"
+        raise Usage(f"lease_seconds is {shape}, not {lease_seconds!r}")
+    if not can_be_id(worker_id):
+        shape = f"a text of 1 to {ID_CHARACTERS_MAX} characters, without lone surrogates"
+        raise Usage(f"worker_id is {shape}, not {ascii(worker_id)[:80]}")
 
 
 class Lease:

@@ -7,7 +7,13 @@ Invariants:
 from foldlog.results import RunState, Value
 
 EFFECT, BLOCKED = "effect/", "blocked/"
-"""Keys of waits that the kit begins itself, and ends itself once their cause is gone."""
+"""Begin the keys of waits that the kit begins itself, and ends itself once their cause is gone."""
+
+RETRY, PLAN, REFUSED, STEP = "retry/", "retry/plan/", "refused/", "step/"
+"""Begin the keys of its other waits: until it is time to try (a plan) again, or for a person."""
+
+OWN_KEYS = (EFFECT, BLOCKED, RETRY, REFUSED, STEP)
+"""How no key of an author's begins: a wait of such a key is the kit's to end."""
 
 OPEN = ("pending", "running", "blocked")
 IN_DOUBT = ("intended", "unknown")

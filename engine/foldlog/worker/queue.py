@@ -6,6 +6,9 @@ ten thousand of them cost nothing.
 
 Invariants:
 - It only suggests: the lease decides. Two workers that want the same run are answered by the log.
+- Whether a lease or a deadline is over is asked by the log's time too, where that is later.
+- A run that seems free and is not to be had is left alone for a while, each time for longer: the
+  clocks here and there may be an hour apart, and each attempt is a record.
 - It is fair: the runs that were touched least recently come first; among the oldest few the choice
   is by chance, or many workers would all want the same one.
 """
@@ -13,7 +16,7 @@ Invariants:
 import random
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from foldlog.client import Engine, outages_told
 from foldlog.core.document import condition, document
@@ -33,8 +36,17 @@ ROWS_MAX, BYTES_MAX = 1_000, 4 * 1024 * 1024
 
 FOR_EVER = 2**63
 
-REFUSED_US = SECOND // 2
-"""How long a run is left alone whose lease was not given."""
+ALONE_US_MIN, ALONE_US_MAX = SECOND // 2, 32 * SECOND
+"""How long a run is left alone that seems free and is not to be had."""
+
+
+class Ready(NamedTuple):
+    """A run that may be claimed: from when, until when, since when it is as it is; microseconds."""
+
+    at: int
+    until: int
+    since: int
+    partition: int
 
 
 class Queue:
@@ -43,8 +55,10 @@ class Queue:
     def __init__(self, engine: Engine, worker_id: str, labels: Mapping[str, str]) -> None:
         self._engine, self._worker_id, self._labels = engine, worker_id, dict(labels)
         self._dice = random.Random(worker_id)
-        self._ready: dict[str, tuple[int, int, int]] = {}
+        self._ready: dict[str, Ready] = {}
+        self._alone: dict[str, tuple[int, int]] = {}
         self._next: dict[int, int] = {}
+        self._log_time: dict[int, int] = {}
         self._held: set[str] = set()
         self._lock = threading.Lock()
 
@@ -53,11 +67,11 @@ class Queue:
         with self._lock:
             for number in range(self._engine.partitions):
                 self._refresh(number)
-            now = self._engine._clock()
+            clock = self._engine._clock()
             able = [
-                (since, run_id)
-                for run_id, (at, until, since) in self._ready.items()
-                if at <= now < until and run_id not in self._held
+                (found.since, run_id)
+                for run_id, found in self._ready.items()
+                if run_id not in self._held and self._is_able(run_id, found, clock)
             ]
             if not able:
                 return None
@@ -66,12 +80,22 @@ class Queue:
             return run_id
 
     def put_back(self, run_id: str, *, refused: bool = False) -> None:
-        """It is no longer held; looked at again with the next record of it."""
+        """It is no longer held; ``refused``: it was not to be had, or nothing could be done."""
         with self._lock:
             self._held.discard(run_id)
-            if refused and run_id in self._ready:
-                at, until, since = self._ready[run_id]
-                self._ready[run_id] = max(at, self._engine._clock() + REFUSED_US), until, since
+            if not refused:
+                self._alone.pop(run_id, None)
+            elif run_id in self._ready:
+                _, before = self._alone.get(run_id, (0, 0))
+                length = min(max(before * 2, ALONE_US_MIN), ALONE_US_MAX)
+                self._alone[run_id] = self._engine._clock(), length
+
+    def _is_able(self, run_id: str, found: Ready, clock: int) -> bool:
+        """Whether a run may be claimed now; a clock that was set back ends a time alone."""
+        begun, length = self._alone.get(run_id, (0, 0))
+        if begun <= clock < begun + length:
+            return False
+        return found.at <= max(clock, self._log_time[found.partition]) < found.until
 
     def _refresh(self, number: int) -> None:
         """Look at the runs of a partition of which there is a new record."""
@@ -86,8 +110,9 @@ class Queue:
             else:
                 touched = self._touched(view, first, meta.sequence)
             self._next.setdefault(number, meta.offset)
+            self._log_time[number] = meta.log_time
             for run_id in sorted(touched):
-                self._judge(view.run(run_id))
+                self._judge(view.run(run_id), number)
 
     def _touched(self, view: View, first: int, sequence: int) -> set[str]:
         """The runs of the records from an offset on, as far as they are folded."""
@@ -101,14 +126,18 @@ class Queue:
         self._next[view.partition] = first
         return found
 
-    def _judge(self, run: Run) -> None:
+    def _judge(self, run: Run, number: int) -> None:
         state = run.state()
         when = ready(state, self._worker_id)
         row = {"status": None, "labels": state.value("labels")}
-        if when is not None and matches(row, None, self._labels):
-            self._ready[run.run_id] = (*when, run.head.changed_at)
-        else:
+        if when is None or not matches(row, None, self._labels):
             self._ready.pop(run.run_id, None)
+            self._alone.pop(run.run_id, None)
+            return
+        found = self._ready[run.run_id] = Ready(*when, run.head.changed_at, number)
+        if found.at > max(self._engine._clock(), self._log_time[number]):
+            # It does not seem free, so why it was refused is known and will be over then.
+            self._alone.pop(run.run_id, None)
 
 
 def ready(state: State, worker_id: str) -> tuple[int, int] | None:

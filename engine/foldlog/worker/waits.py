@@ -16,10 +16,13 @@ from typing import Any
 from foldlog.core.values import TEXT_BYTES_MAX, fits, format_instant
 from foldlog.errors import Usage
 from foldlog.results import RunState, Value
+from foldlog.views import View
 from foldlog.worker.agent import Json
 from foldlog.worker.driving import Steps, do
 from foldlog.worker.endings import RunWaits
 from foldlog.worker.holding import Holding, short
+from foldlog.worker.past import past_waits, question_of
+from foldlog.worker.progress import EFFECT, OWN_KEYS
 
 KEY_CHARACTERS_MAX = 2_000
 """Of a wait; some are left for the fact that keeps its answer, whose id holds 2,048."""
@@ -79,6 +82,8 @@ class Waits(Holding):
         self._check_going_on()
         if len(key) > KEY_CHARACTERS_MAX:
             raise Usage(f"a key is at most {KEY_CHARACTERS_MAX} characters, this one {len(key)}")
+        if key.startswith(OWN_KEYS):
+            raise Usage(f"a key does not begin with {', '.join(OWN_KEYS)}: not {short(key)!r}")
         answer = yield from self._answer(key)
         return answer or (yield from self._ask(kind, key, reason, deadline))
 
@@ -88,8 +93,10 @@ class Waits(Holding):
         told = [fact for fact in state.confirmed_facts if _is_answer(fact.id, key)]
         if not told:
             return None
-        latest = max(told, key=lambda fact: int(fact.revision))
-        found: Json = json.loads(latest.statement.removeprefix(ANSWERED))
+        # What became of an effect is asked until the answer tells; elsewhere the first one counts.
+        which = max if key.startswith(EFFECT) else min
+        fact = which(told, key=lambda fact: int(fact.id.rpartition("@")[2]))
+        found: Json = json.loads(fact.statement.removeprefix(ANSWERED))
         if "payload" not in found:
             payload = yield do(self._payload, found["signal_id"])
             found = {**found, "payload": payload}
@@ -142,19 +149,35 @@ class Waits(Holding):
         return deadline
 
     def _note_end_of_wait(self) -> Steps[None]:
-        """Keep the answer of the wait that this run comes from, as a fact."""
+        """Keep the answers to the question that was asked last, as facts, if they are not yet."""
         state = yield from self._known()
-        key, end = _ended_wait(state)
-        at = state.last_transition.revision
-        id = f"{FACT}{key}@{at}"
-        if end is None or (yield do(self._was_used, "fact", id)):
+        point = None if state.checkpoint is None else state.checkpoint.to_dict()
+        key = question_of(point)
+        if key is None or (_is_answered(state, key) and not key.startswith(EFFECT)):
             return
-        statement = _statement(end)
-        if not fits(statement, TEXT_BYTES_MAX):
-            del end["payload"]
+        for at, end in (yield do(self._ends_of, key)):
             statement = _statement(end)
-        fact = {"id": id, "statement": statement, "evidence": f"history://{self.run_id}@rev{at}"}
-        yield from self._propose({"type": "FactConfirmed", "fact": fact})
+            if not fits(statement, TEXT_BYTES_MAX):
+                del end["payload"]
+                statement = _statement(end)
+            fact = {"id": f"{FACT}{key}@{at}", "statement": statement}
+            fact["evidence"] = f"history://{self.run_id}@rev{at}"
+            yield from self._propose({"type": "FactConfirmed", "fact": fact})
+
+    def _ends_of(self, key: str) -> list[tuple[int, Json]]:
+        """How the waits of a question ended, with the revision, where that was never a fact."""
+
+        def work(view: View) -> list[tuple[int, Json]]:
+            state = view.run(self.run_id).state()
+            return [
+                (wait.revision, wait.end)
+                for wait in past_waits(view, self.run_id)
+                if wait.is_question and wait.key == key and wait.end is not None
+                if state.stamp("fact", f"{FACT}{key}@{wait.revision}") is None
+            ]
+
+        found: list[tuple[int, Json]] = self._run._read(work)
+        return found
 
 
 def _statement(end: Json) -> str:
@@ -167,24 +190,5 @@ def _is_answer(fact_id: str, key: str) -> bool:
     return before == FACT + key and mark == "@" and revision.isdecimal()
 
 
-def _ended_wait(state: RunState) -> tuple[str, Json | None]:
-    """The key of the question that was asked last, and how its wait ended; None if it did not."""
-    safe = state.checkpoint
-    if state.waiting is not None or safe is None or safe.boundary != "before_wait":
-        return "", None
-    if safe.data is None:  # no question: the kit's own pause
-        return "", None
-    key, last, signal = safe.data["key"], state.last_transition, state.last_signal
-    if last["from"] != "waiting" or last.reason not in ("SignalReceived", "WaitTimedOut"):
-        return "", None
-    if last.reason == "WaitTimedOut":
-        return key, {"ended": "deadline", "signal_id": None, "payload": None, "author": None}
-    if signal is None or signal.key != key:
-        return "", None
-    shown = signal.to_dict()
-    return key, {
-        "ended": "signal",
-        "signal_id": shown["signal_id"],
-        "payload": shown["payload"],
-        "author": shown["author"],
-    }
+def _is_answered(state: RunState, key: str) -> bool:
+    return any(_is_answer(fact.id, key) for fact in state.confirmed_facts)

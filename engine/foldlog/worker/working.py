@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from foldlog.client import Engine
-from foldlog.errors import Usage
 from foldlog.runtime import SECOND
 from foldlog.worker.agent import Agent
 from foldlog.worker.claim import ClaimSteps
 from foldlog.worker.driving import Pause, Steps, do
 from foldlog.worker.endings import Overtaken
 from foldlog.worker.holding import OUTAGES
-from foldlog.worker.lease import Keeper, Lease
+from foldlog.worker.lease import Keeper, Lease, check_options
 from foldlog.worker.queue import Queue
 from foldlog.worker.retries import Retries
 
@@ -33,8 +32,8 @@ logger = logging.getLogger("foldlog")
 class WorkerSteps:
     """A worker's steps, for both kinds of caller.
 
-    ``worker_id`` names this process: no other that is at work has the same. ``lease_seconds`` is
-    how long its runs stay its own after it dies. ``labels``: only runs that have these.
+    ``worker_id`` names this process: no other that is at work has the same. ``lease_seconds`` (1 to
+    86,400) is how long its runs stay its own after it dies. ``labels``: only runs that have these.
     """
 
     claim_class: type[ClaimSteps] = ClaimSteps
@@ -50,8 +49,7 @@ class WorkerSteps:
         retries: Retries | None = None,
         renew: bool = True,
     ) -> None:
-        if lease_seconds < 1:
-            raise Usage(f"lease_seconds is {lease_seconds}, not 1 or more")
+        check_options(worker_id, lease_seconds)
         self.worker_id = worker_id
         self.agent = agent or Agent()
         self.lease_seconds = lease_seconds
@@ -104,7 +102,7 @@ class WorkerSteps:
 
     def _try_claim(self) -> Steps[Any]:
         """One claim among those that seem free; None if none of them was to be had."""
-        while (run_id := (yield do(self._queue.take))) is not None:
+        while not self._stopping.is_set() and (run_id := (yield do(self._queue.take))) is not None:
             claim, ending = self._made(run_id), None
             try:
                 if (yield from claim._acquire()):
@@ -121,7 +119,7 @@ class WorkerSteps:
     def _left(self, claim: ClaimSteps, held: bool) -> None:
         if self._keeper is not None:
             self._keeper.let_go(claim)
-        self._queue.put_back(claim.run_id, refused=not held)
+        self._queue.put_back(claim.run_id, refused=not held or claim.is_stuck)
 
     # Working
 
