@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from foldlog.errors import Damaged, Unavailable
 from foldlog.holder import OUTAGES, UNUSABLE
-from foldlog.log.base import Clock, LogForbidden, LogMissing, LogRefused, LogTrimmed
+from foldlog.log.base import Clock, LogError, LogForbidden, LogMissing, LogRefused, LogTrimmed
 from foldlog.log.kafka.owned import OwnedLog
 from foldlog.projector_home import ProjectorHome
 from foldlog.runtime import SECOND
@@ -209,10 +209,11 @@ class Deciding:
             logger.info("goes on with partition %d", self.number, extra=facts)
         self.outage, self._pause = None, OUTAGE_US_MIN
 
-    def forbidden(self, error: LogForbidden) -> None:
-        """The log is not to be read any more, until it is: it is opened anew then."""
+    def unreadable(self, error: LogError) -> None:
+        """The log does not read any more here, until it does: it is opened anew then."""
         self._close()
-        self._failed(error, "waits for a right to")
+        lacking = isinstance(error, LogForbidden)
+        self._failed(error, "waits for a right to" if lacking else "cannot read the log of")
 
     def trimmed(self, error: LogTrimmed) -> None:
         """What is to be decided next is not in the log any more."""

@@ -224,17 +224,18 @@ class Member:
         """Wait for proposals, or only take those that have come."""
         try:
             self.log.wait(seconds)
-        except (LogTrimmed, LogForbidden) as error:
-            deciding = self._own.get(-1 if error.partition is None else error.partition)
+        except LogError as error:
+            if error.partition is None:
+                logger.warning("waits for the log: %s", error, extra={"event": "outage"})
+                RealRuntime().sleep(SECOND // 10)
+                return
+            deciding = self._own.get(error.partition)
             if deciding is None:
                 return
             if isinstance(error, LogTrimmed):
                 deciding.trimmed(error)
             else:
-                deciding.forbidden(error)
-        except LogError as error:
-            logger.warning("waits for the log: %s", error, extra={"event": "outage"})
-            RealRuntime().sleep(SECOND // 10)
+                deciding.unreadable(error)
 
     def _write_note(self) -> None:
         phase, why = "idle", ""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -19,7 +20,7 @@ from foldlog.log import sqlite
 from foldlog.log.base import ZERO_HEAD, Entry, Log, LogClosed, LogRefused, LogTrimmed, Stored
 from foldlog.log.kafka.log import KafkaLog
 from foldlog.log.kafka.owned import OwnedLog
-from foldlog.log.kafka.reading import SILENCE_SECONDS
+from foldlog.log.kafka.reading import QUIET_SECONDS, SILENCE_SECONDS
 from foldlog.log.memory import MemoryLog
 from foldlog.reaching import create_log, open_log
 from foldlog.store.memory import MemoryStore
@@ -289,6 +290,53 @@ def test_an_error_of_one_partition_takes_no_row_of_another(new_url: Callable[[],
     log.close()
 
 
+def test_a_pause_ends_with_following(log: KafkaLog) -> None:
+    """Followed again after it was paused and dropped, a partition's rows come at once, from where
+    they are asked for."""
+    log.append(0, ZERO_HEAD, [entry(n) for n in range(1, 10)])
+    tail = log.tail()
+    for start_at in (1, 4, 7, 2):
+        tail.follow(0, start_at)
+        found: list[int] = []
+        began = time.monotonic()
+        while not found:
+            found.extend(row.sequence for _, row in tail.poll(0.1))
+        assert found[0] == start_at
+        assert time.monotonic() - began < QUIET_SECONDS
+        tail.pause(0)
+        tail.drop(0)
+    tail.close()
+
+
+def test_a_header_that_does_not_read_harms_nobody(log: KafkaLog) -> None:
+    """A foreign message whose header's name is no text is read as one without headers, by a tail
+    and by a cursor, as often as it is read, and what stands around it is read too."""
+    address = log.address
+    log.append(0, ZERO_HEAD, [entry(1)])
+    producer = Producer({"bootstrap.servers": address.servers})
+    headers: Any = [(b"\xff\xfe", b"x")]
+    producer.produce(address.events, b"foreign", b"run_1", partition=0, headers=headers)
+    producer.flush()
+    log.append(0, entry(1).head, [entry(3)])
+    expected = [(b"record", 1), (b"foreign", 0), (b"record", 3)]
+    for size in (1, 5, ALL):  # what is too much for one answer comes in the next
+        rows: list[Stored] = []
+        while len(rows) < 3:
+            rows += log.events(0, rows[-1].offset + 1 if rows else 0, 9, size)
+        assert [(row.value, row.sequence) for row in rows] == expected
+    tail = log.tail()
+    tail.follow(0, 1)
+    came: list[tuple[bytes, int]] = []
+
+    def all_came() -> bool:
+        came.extend((row.value, row.sequence) for _, row in tail.poll(0.1))
+        return len(came) == 3
+
+    until(all_came)
+    assert came == expected
+    tail.close()
+
+
 def test_it_is_known_whether_more_waits(log: KafkaLog) -> None:
     """Of a partition that is read ahead a projector knows what waits behind a position; of others
     nothing, and so of one that was given away."""
@@ -365,6 +413,39 @@ def test_a_client_that_fell_silent_is_replaced(log: KafkaLog) -> None:
     until(lambda: has(1, 2, 3, 4))
     assert tail.poll(1.0) == []
     tail.close()
+
+
+def test_who_is_silent_beside_a_busy_one_is_missed(new_url: Callable[[], str]) -> None:
+    """A partition of which nothing comes is noticed although each wait of the tail ends with news
+    of another one."""
+    url = new_url()
+    create_log(url, 2)
+    log = open_log(url)
+    tail, heads = log.tail(), [ZERO_HEAD, ZERO_HEAD]
+    found: dict[int, list[int]] = {0: [], 1: []}
+    written = [0, 0]
+
+    def write(number: int) -> None:
+        written[number] += 1
+        made = entry(written[number] % 200)
+        log.append(number, heads[number], [made])
+        heads[number] = made.head
+
+    def busy() -> bool:
+        write(0)
+        for number, row in tail.poll(10):
+            found[number].append(row.offset)
+        return found[1] == [1]
+
+    tail.follow(0, 1)
+    tail.follow(1, 1)
+    until(lambda: not tail.poll(0.1))
+    tail._handle.pause([TopicPartition(log.address.events, 1)])  # it says nothing any more
+    write(1)
+    until(busy, 30)
+    assert found[0] == list(range(1, len(found[0]) + 1))
+    tail.close()
+    log.close()
 
 
 def test_fault_35_a_log_opened_before_a_fork_says_so(bootstrap: str, tmp_path: Path) -> None:

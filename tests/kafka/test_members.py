@@ -413,6 +413,51 @@ def test_what_does_not_read_is_recorded_at_its_position(new_url: NewUrl, tmp_pat
     log.close()
 
 
+BROKEN = """
+import os
+from foldlog.log.base import LogDamaged
+from foldlog.log.kafka.owned import OwnedLog
+wait = OwnedLog.wait
+
+def broken(self, seconds):
+    if 0 in self._ahead and os.path.exists({sign!r}):
+        error = LogDamaged("t.proposals/0", "a message does not read (CRC)", "restore the topic")
+        error.partition = 0
+        raise error
+    wait(self, seconds)
+
+OwnedLog.wait = broken
+"""
+
+
+def test_what_is_wrong_with_one_partition_is_its_own(new_url: NewUrl, tmp_path: Path) -> None:
+    """A partition whose log does not read waits, says why and tries again; the others are decided
+    as ever, and so is it once it reads."""
+    url, sign = new_url(), tmp_path / "broken"
+    create_log(url, 2)
+    broken, whole = spread(2, 2)
+    with (
+        projecting(url, tmp_path / "home", before=BROKEN.format(sign=str(sign))) as projector,
+        Engine.connect(url, home=tmp_path / "worker") as engine,
+    ):
+        projector.await_turning(0, 1)
+        sign.touch()
+        until(lambda: projector.lines("outage"))
+        engine.start(whole, goal="x")
+        for number in range(20):
+            assert engine.run(whole).propose([fact(str(number))]).accepted
+        with pytest.raises(errors.OutcomeUnknown):
+            engine.start(broken, goal="x", timeout=1)
+        until(lambda: health(url, projector.home)[0] == 6, 60, 0.5)
+        assert "does not read (CRC)" in str(health(url, projector.home)[1])
+        [told] = projector.lines("outage")
+        assert told["partition"] == 0
+        sign.unlink()
+        until(lambda: projector.lines("went_on"))
+        assert engine.run(broken).propose([fact("a")]).accepted
+        until(lambda: health(url, projector.home)[0] == 0, 60, 0.5)
+
+
 def test_health_follows_progress(new_url: NewUrl, tmp_path: Path) -> None:
     """Health is 0 while what waits is decided; a member that stands still with work is 6."""
     url = new_url()

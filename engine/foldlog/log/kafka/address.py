@@ -24,7 +24,8 @@ OURS = frozenset(
     """
     acks auto.offset.reset bootstrap.servers check.crcs enable.auto.commit enable.auto.offset.store
     enable.gapless.guarantee enable.idempotence enable.partition.eof group.id group.instance.id
-    group.protocol group.remote.assignor isolation.level message.timeout.ms delivery.timeout.ms
+    group.protocol group.remote.assignor isolation.level max.in.flight
+    max.in.flight.requests.per.connection message.timeout.ms delivery.timeout.ms
     partition.assignment.strategy partitioner request.required.acks transactional.id
     """.split()
 )

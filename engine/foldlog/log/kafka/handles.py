@@ -101,11 +101,16 @@ class Handles:
         """Who writes records: what reaches the log of a turn is always its beginning.
 
         A gap inside a turn would be a hole for every reader. So it is idempotent, stops for good
-        at an error that would leave a gap, and never lets single messages expire.
+        at an error that would leave a gap, and never lets single messages expire. And it has one
+        request at a time under way: a broker that knows nothing yet of this producer takes any
+        number as its first, so it would take the second request of a turn after it had refused the
+        first one (too few replicas in sync, another leader), and the client would then call the
+        first one delivered.
         """
         own = {
             "enable.idempotence": True,
             "enable.gapless.guarantee": True,
+            "max.in.flight.requests.per.connection": 1,
             "message.timeout.ms": 0,
         }
         return Producer({**self._producer(), **own})

@@ -1,7 +1,7 @@
 """Writing to a topic: messages handed to a producer, and the wait until the brokers have them.
 
 Invariants:
-- A message counts as written once its delivery was reported, never before.
+- A message counts as written once its delivery was reported with its offset, never before.
 - What is not reported in time is unknown, not failed: the caller reads back.
 """
 
@@ -45,6 +45,9 @@ class Delivery:
     def report(self, error: KafkaError | None, message: Message) -> None:
         """The client's word on one message."""
         self._heard()
+        if error is None and message.offset() is None:
+            # Taken for delivered because what was sent after it is: the brokers never said so.
+            error = KafkaError(KafkaError._NO_OFFSET, "delivered to no known place")
         if error is None:
             self.positions.append(position_of(message))
         else:
