@@ -51,8 +51,8 @@ nobody any more, without a word, where the brokers were all away for a moment (l
 
 JOIN_US = 60 * SECOND
 """The same from the start of a membership. Longer than the group may rightly take: a dead member
-that has no name of its own keeps its partitions for 45 s by the brokers' defaults, and who joins
-anew meanwhile is only put back in the queue."""
+without a name of its own is waited for 45 s by the clients' defaults, and who joins anew meanwhile
+begins to wait anew."""
 
 LET_IN_US = 20 * SECOND
 """How long that may take before it is ill health: all members must answer, and one that is dead
@@ -177,7 +177,11 @@ class Member:
         membership = Membership(
             self.log.handles, name, self._plan.protocol, self._assigned, self._revoked, self._lost
         )
-        self._hear_by(JOIN_US, "the group has not let it in yet", LET_IN_US)
+        # By the newer protocol a member that gets no partition is told nothing, ever.
+        if self._plan.protocol == "classic":
+            self._hear_by(JOIN_US, "the group has not let it in yet", LET_IN_US)
+        elif self._back_by is not None:
+            self._hear_by(BACK_US, "it lost its partitions")
         self._membership = membership
         try:
             while not self._stopping:

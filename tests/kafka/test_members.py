@@ -417,7 +417,7 @@ def test_what_does_not_read_is_recorded_at_its_position(new_url: NewUrl, tmp_pat
 def test_who_gets_no_partition_is_in_the_group(
     new_url: NewUrl, tmp_path: Path, protocol: str
 ) -> None:
-    """A member for which no partition is left is idle, which is healthy: the group was heard of."""
+    """A member for which no partition is left is idle, which is healthy."""
     url = new_url()
     create_log(url, 1)
     options = ("--group-protocol", protocol)
