@@ -15,8 +15,10 @@ import pytest
 from foldlog import client, errors, testing
 from foldlog.home import open_home
 from foldlog.log.memory import MemoryLog
+from foldlog.runtime import SECOND
 from foldlog.seat import Seat
 from foldlog.store.memory import MemoryStore
+from foldlog.timekeeper import Timekeeper
 from tests.client_runs import (
     AGENT,
     BATCH,
@@ -141,6 +143,27 @@ def test_a_deadline_in_the_past_passes_at_once(engine: testing.Engine) -> None:
     act(run, wait(deadline="2020-01-01T00:00:00Z"))
     engine.project()
     assert document(run)["status"] == "retry"
+
+
+def test_a_clock_that_was_ahead_delays_no_deadline(engine: testing.Engine) -> None:
+    """What was refused while the timekeeper's clock was ahead keeps nothing waiting once it is
+    right again: at the deadline comes a batch that was not refused before."""
+    act(running(engine), wait(deadline=DEADLINE))
+    begins, keeper, refused = engine.clock(), Timekeeper(), set[str]()
+    with engine._reading_partition(0) as view:
+        for second in range(30):
+            early = keeper.due(view.reader, begins + (3_600 + second) * SECOND)
+            refused |= {proposal.batch_id for proposal in early}
+        assert len(refused) == 5  # at once, then after 1, 2, 4 and 8 s
+        assert keeper.due(view.reader, begins + 59 * SECOND) == []
+        [proposal] = keeper.due(view.reader, begins + 60 * SECOND)
+        assert proposal.batch_id not in refused
+        assert keeper.due(view.reader, begins + 61 * SECOND) == []
+    engine.clock.advance(60)
+    engine.project()
+    with engine._reading_partition(0) as view:
+        keeper.due(view.reader, begins + 62 * SECOND)
+    assert keeper.attempts == {}
 
 
 def test_without_a_timekeeper_nothing_passes() -> None:

@@ -4,6 +4,8 @@ Invariants:
 - A record is taken for an outcome only if it counts: it extends the head that was found as
   ``joining`` says, or was followed from there.
 - Any thread may wait. One of them reads for all, so that no thread runs while nobody waits.
+- A head is only good for rows without a gap: a partition of which rows may be lost is left, and
+  what is wrong with one costs the others nothing.
 """
 
 from collections import OrderedDict
@@ -15,7 +17,7 @@ from typing import Protocol
 from foldlog.errors import Damaged
 from foldlog.fold import READ_BYTES_MAX, TURN_RECORDS_MAX
 from foldlog.joining import WINDOW_RECORDS, Link, counted_in_view
-from foldlog.log.base import Log, LogTrimmed, Stored
+from foldlog.log.base import Log, LogError, LogForbidden, LogTrimmed, Stored
 from foldlog.runtime import SECOND, Runtime
 from foldlog.wire.avro import WireError
 from foldlog.wire.chain import ZERO, partition_hash
@@ -32,8 +34,8 @@ UNTOLD_US = SECOND // 200
 """The same while the reader does not know yet where its own proposal stands."""
 
 IDLE_US = 10 * SECOND
-"""A partition that nobody asked about for so long is joined anew: there may be much to pass over,
-and what is read ahead is bounded."""
+"""A partition that nobody asked about for so long is left, and joined anew when somebody does:
+what comes there need not be read, and what is read ahead is bounded."""
 
 
 class Tail(Protocol):
@@ -58,7 +60,7 @@ class _Joined:
 
     head: bytes
     used_at: int
-    recent: OrderedDict[int, Record] = field(default_factory=OrderedDict)
+    recent: OrderedDict[int, tuple[Record, int]] = field(default_factory=OrderedDict)
     recent_bytes: int = 0
 
     def take(self, record: Record, head: bytes, size: int) -> None:
@@ -66,11 +68,16 @@ class _Joined:
         self.head = head
         if not record.ends_proposal:
             return
-        self.recent[record.position] = record
+        self.recent[record.position] = record, size
         self.recent_bytes += size
         while len(self.recent) > RECENT_MAX or self.recent_bytes > RECENT_BYTES_MAX:
-            _, dropped = self.recent.popitem(last=False)
-            self.recent_bytes -= len(dropped.proposal or b"")
+            _, (_, freed) = self.recent.popitem(last=False)
+            self.recent_bytes -= freed
+
+    def at(self, position: int) -> Record | None:
+        """The record of the proposal at a position, if it is kept."""
+        record, _ = self.recent.get(position, (None, 0))
+        return record
 
 
 class Awaiting:
@@ -79,36 +86,47 @@ class Awaiting:
     def __init__(self, log: Log, tail: Tail, runtime: Runtime) -> None:
         self._log, self._tail, self._runtime = log, tail, runtime
         self._joined: dict[int, _Joined] = {}
+        self._failed: dict[int, Damaged | LogError] = {}  # why some were left, until it is told
         self._free = Condition()
         self._reading = False
 
-    def join(self, partition: int) -> None:
-        """Follow a partition from now on, and what is decided there already; LogError."""
-        self._become_reader()
+    def join(self, partition: int, end: int) -> None:
+        """Follow a partition from now on, and what is decided there already; LogError.
+
+        Where others read until the runtime's clock reaches ``end``, nothing is done.
+        """
+        if not self._become_reader(end):
+            return
         try:
-            joined = self._joined.get(partition)
-            now = self._runtime.monotonic()
-            if joined is None or now - joined.used_at >= IDLE_US:
-                self._leave(partition)
-                self._joined[partition] = self._join(partition, now)
-            else:
-                joined.used_at = now
+            self._leave_idle()
+            if partition not in self._joined:
+                self._failed.pop(partition, None)
+                self._joined[partition] = self._join(partition)
         finally:
             self._let_others_read()
 
     def find(
         self, partition: int, positions: Callable[[], list[int] | None], end: int
     ) -> Record | None:
-        """The counted record of a proposal; None when the runtime's clock reaches ``end``.
+        """The counted record of a proposal; None when the runtime's clock reaches ``end``, or once
+        the partition is not followed: it has to be joined anew.
 
         ``positions`` tells where it stands in the log, once that is known: its record comes later,
-        so there is no need to wait for that first.
+        so there is no need to wait for that first. What ends the following of the partition is
+        raised once: Damaged, LogError.
         """
         while True:
             with self._free:
                 while True:
                     left, known = end - self._runtime.monotonic(), positions()
-                    if (record := self._recent(partition, known)) is not None or left <= 0:
+                    joined = self._joined.get(partition)
+                    if joined is None:
+                        if (failed := self._failed.pop(partition, None)) is not None:
+                            raise failed
+                        return None
+                    joined.used_at = self._runtime.monotonic()
+                    record = None if known is None else joined.at(known[-1])
+                    if record is not None or left <= 0:
                         return record
                     if not self._reading:
                         break
@@ -119,17 +137,14 @@ class Awaiting:
             finally:
                 self._let_others_read()
 
-    def _recent(self, partition: int, positions: list[int] | None) -> Record | None:
-        joined = self._joined.get(partition)
-        if joined is None:
-            return None
-        joined.used_at = self._runtime.monotonic()
-        return None if positions is None else joined.recent.get(positions[-1])
-
-    def _become_reader(self) -> None:
+    def _become_reader(self, end: int | None = None) -> bool:
+        """Wait until nobody else reads, at most until ``end``; whether that came."""
         with self._free:
-            self._free.wait_for(lambda: not self._reading)
+            left = None if end is None else max(0, end - self._runtime.monotonic()) / SECOND
+            if not self._free.wait_for(lambda: not self._reading, left):
+                return False
             self._reading = True
+            return True
 
     def _let_others_read(self) -> None:
         with self._free:
@@ -137,26 +152,38 @@ class Awaiting:
             self._free.notify_all()
 
     def _read(self, microseconds: int) -> None:
+        self._leave_idle()
         try:
-            rows = self._tail.poll(microseconds / SECOND)
-        except LogTrimmed:
-            # What was to be read next is gone: begin anew with what is there.
-            for partition in list(self._joined):
-                self._leave(partition)
+            for partition, stored in self._tail.poll(microseconds / SECOND):
+                self._take(partition, stored)
+        except (LogTrimmed, LogForbidden) as error:
+            if error.partition is None:
+                self._leave_all()
+                raise
+            self._fail(error.partition, error)
+        except BaseException:
+            self._leave_all()
             raise
-        for partition, stored in rows:
-            joined = self._joined.get(partition)
-            if joined is not None:
-                record, link = self._linked(partition, stored)
-                if link.previous == joined.head:
-                    joined.take(record, link.head, len(stored.value))
 
-    def _join(self, partition: int, now: int) -> _Joined:
+    def _take(self, partition: int, stored: Stored) -> None:
+        joined = self._joined.get(partition)
+        if joined is None:
+            return
+        try:
+            record, link = self._linked(partition, stored)
+        except Damaged as error:
+            self._fail(partition, error)
+            return
+        if link.previous == joined.head:
+            joined.take(record, link.head, len(stored.value))
+
+    def _join(self, partition: int) -> _Joined:
         end = self._log.end(partition)
-        joined = _Joined(ZERO, now)
+        joined = _Joined(ZERO, 0)
         for record, head, size in self._counted(partition, end):
             joined.take(record, head, size)
         self._tail.follow(partition, end)
+        joined.used_at = self._runtime.monotonic()  # asking may have taken long
         return joined
 
     def _counted(self, partition: int, end: int) -> Iterator[tuple[Record, bytes, int]]:
@@ -192,9 +219,26 @@ class Awaiting:
         head = partition_hash(record.previous, record.chain, stored.value)
         return record, Link(record.previous, head)
 
+    def _fail(self, partition: int, error: Damaged | LogError) -> None:
+        """Leave a partition; whoever waits there is told why."""
+        if partition in self._joined:
+            self._failed[partition] = error
+            self._leave(partition)
+
+    def _leave_all(self) -> None:
+        """Rows may be lost, and it is not known whose."""
+        for partition in list(self._joined):
+            self._leave(partition)
+
+    def _leave_idle(self) -> None:
+        now = self._runtime.monotonic()
+        for partition, joined in list(self._joined.items()):
+            if now - joined.used_at >= IDLE_US:
+                self._leave(partition)
+
     def _leave(self, partition: int) -> None:
-        if self._joined.pop(partition, None) is not None:
-            self._tail.drop(partition)
+        del self._joined[partition]
+        self._tail.drop(partition)
 
     def close(self) -> None:
         """Let go of the tail."""

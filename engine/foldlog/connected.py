@@ -223,7 +223,7 @@ class ConnectedSeat:
     def _found(self, handed: _HandedIn) -> Record | None:
         # Joining takes a while, and so does sending: both at once.
         awaiting = self._waiting()
-        awaiting.join(handed.partition)
+        awaiting.join(handed.partition, handed.end)
         told = partial(self._log.delivered, handed.sent)
         return awaiting.find(handed.partition, told, handed.end)
 

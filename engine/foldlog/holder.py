@@ -396,7 +396,7 @@ class Holder:
         if not self.timekeeper or held.halted is not None:
             return
         partition = held.partition
-        due = list(held.timekeeper.due(partition.store, self.clock()))
+        due = held.timekeeper.due(partition.store, self.clock())
         entries = [(proposal.run_id.encode(), encode_proposal(proposal)) for proposal in due]
         if entries:
             self.log.propose(partition.number, entries)

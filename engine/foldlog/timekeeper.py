@@ -7,9 +7,10 @@ Invariants:
   timekeepers propose the same batch, which counts once.
 - A run that would only refuse it (quarantined, to be migrated) is left alone; a not-yet is tried
   again, later and later.
+- This clock may be wrong for a while. What was tried too early is not forgotten when it is right
+  again, or the same batches would come once more; and it keeps nobody waiting then.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
@@ -18,7 +19,7 @@ from foldlog.core.state import SCHEMA_VERSION
 from foldlog.core.values import Author
 from foldlog.store.base import Reader
 from foldlog.wire import keys
-from foldlog.working import open_run
+from foldlog.working import Run, open_run
 
 AUTHOR = Author("system", "timekeeper")
 NAMESPACE = UUID("6f2a5c0e-2f0b-5a53-9a61-7d0a5b1c9e44")
@@ -29,50 +30,67 @@ RETRY_US_MAX = 300_000_000
 Wait = tuple[str, int]
 """A run, and the revision at which it began to wait."""
 
-Attempt = tuple[int, int]
-"""How often a wait was proposed for, and when it may be again (microseconds)."""
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """How often was proposed for a wait, and when last; microseconds, the deadline nanoseconds."""
+
+    deadline: int
+    count: int = 0
+    last: int = 0
+
+    def may_again(self, now: int) -> bool:
+        """Whether it is time for another; also where the clock was ahead at the last one."""
+        pause = min(RETRY_US_MIN << min(self.count - 1, 20), RETRY_US_MAX) if self.count else 0
+        return not self.last <= now < self.last + pause
 
 
 @dataclass(slots=True)
 class Timekeeper:
     """Remembers its attempts, so that one wait is not proposed for at every turn.
 
-    Only those for waits that are due: what has been ended is forgotten.
+    Those for a wait that has ended are forgotten once its deadline has passed.
     """
 
-    attempts: dict[Wait, Attempt] = field(default_factory=dict)
+    attempts: dict[Wait, Attempts] = field(default_factory=dict)
 
-    def due(self, reader: Reader, now: int) -> Iterator[Proposal]:
+    def due(self, reader: Reader, now: int) -> list[Proposal]:
         """A proposal for each wait of a partition that is due at ``now`` (microseconds)."""
-        before, self.attempts = self.attempts, {}
+        kept = {wait: each for wait, each in self.attempts.items() if each.deadline > now * 1000}
+        due: list[Proposal] = []
         for key, _ in reader.scan(keys.TIMER_PREFIX):
             deadline, run_id = keys.timer_of(key)
             if deadline > now * 1000:
-                return
-            if (proposal := self._propose(reader, run_id, now, before)) is not None:
-                yield proposal
+                break
+            run = open_run(reader, run_id)
+            slot = run.slots.get("wait", "")
+            if slot is None or slot.value is None:
+                continue
+            wait = run_id, slot.revision
+            made = self.attempts.get(wait, Attempts(deadline))
+            if may_be_ended(run) and made.may_again(now):
+                due.append(time_out(wait, slot.value["key"], made.count))
+                made = Attempts(deadline, made.count + 1, now)
+            kept[wait] = made
+        self.attempts = kept
+        return due
 
-    def _propose(
-        self, reader: Reader, run_id: str, now: int, before: Mapping[Wait, Attempt]
-    ) -> Proposal | None:
-        run = open_run(reader, run_id)
-        wait = run.slots.get("wait", "")
-        if wait is None or wait.value is None:
-            return None
-        attempt, not_before = before.get((run_id, wait.revision), (0, now))
-        self.attempts[(run_id, wait.revision)] = (attempt, not_before)
-        refuses = (
-            run.head.quarantine is not None
-            or run.head.importing is not None
-            or run.header.schema_version != SCHEMA_VERSION
-        )
-        if refuses or now < not_before:
-            return None
-        pause = min(RETRY_US_MIN << min(attempt, 20), RETRY_US_MAX)
-        self.attempts[(run_id, wait.revision)] = (attempt + 1, now + pause)
-        return Proposal(
-            run_id=run_id,
-            batch_id=str(uuid5(NAMESPACE, f"{run_id}/{wait.revision}/{attempt}")),
-            author=AUTHOR,
-            events=({"type": "WaitTimedOut", "key": wait.value["key"]},),
-        )
+
+def may_be_ended(run: Run) -> bool:
+    """Whether a run would not refuse to have its wait ended, whatever the time."""
+    return (
+        run.head.quarantine is None
+        and run.head.importing is None
+        and run.header.schema_version == SCHEMA_VERSION
+    )
+
+
+def time_out(wait: Wait, key: str, attempt: int) -> Proposal:
+    """The proposal that ends a wait."""
+    run_id, revision = wait
+    return Proposal(
+        run_id=run_id,
+        batch_id=str(uuid5(NAMESPACE, f"{run_id}/{revision}/{attempt}")),
+        author=AUTHOR,
+        events=({"type": "WaitTimedOut", "key": key},),
+    )

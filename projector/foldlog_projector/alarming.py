@@ -8,18 +8,22 @@ all of them again some time after it has come through.
 Invariants:
 - Each step is bounded; between two steps nothing is held but a snapshot of one store.
 - What is published was counted whole: every run of every partition that was there.
+- A store that cannot be read ends one count, and nothing else.
 """
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from foldlog.core.alarms import CODES, alarms
+from foldlog.errors import Damaged
+from foldlog.holder import OUTAGES
 from foldlog.locks import FileLock
 from foldlog.runtime import SECOND
-from foldlog.store.base import StoreError
+from foldlog.store.base import StoreClosed
 from foldlog.views import View
 
 RUNS_AT_ONCE = 50
@@ -28,6 +32,8 @@ RUNS_AT_ONCE = 50
 STEP_US = SECOND // 20
 ROUND_US = 10 * SECOND
 """Between two steps, and from the end of a count to the next."""
+
+logger = logging.getLogger("foldlog")
 
 
 def alarms_file(lock_file: Path) -> Path:
@@ -43,6 +49,7 @@ class AlarmCount:
         self._monotonic, self._clock = monotonic, clock
         self._counting: Generator[None, None, Counter[str]] | None = None
         self._next_at = 0
+        self._told = False
 
     def step(self, views: Callable[[], Sequence[View]]) -> None:
         """Look at some more runs, if it is time to; ``views`` gives the partitions there are."""
@@ -59,8 +66,14 @@ class AlarmCount:
         except StopIteration as end:
             self._publish(end.value)
             self._counting, self._next_at = None, now + ROUND_US
-        except StoreError:
-            self._counting, self._next_at = None, now + SECOND  # a partition went away meanwhile
+            self._told = False
+        except (Damaged, *OUTAGES) as error:
+            self._counting, self._next_at = None, now + SECOND
+            # A partition that goes away closes its store in the midst of a count: no news.
+            if not self._told and not isinstance(error.__cause__ or error, StoreClosed):
+                self._told = True
+                facts = {"event": "not_counted"}
+                logger.warning("alarms are not counted: %s", error, extra=facts)
 
     def _count(self, views: Sequence[View]) -> Generator[None, None, Counter[str]]:
         counts, seen = Counter(dict.fromkeys(CODES, 0)), 0

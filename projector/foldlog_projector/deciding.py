@@ -18,7 +18,7 @@ from foldlog.log.base import Clock, LogError, LogForbidden, LogMissing, LogRefus
 from foldlog.log.kafka.owned import OwnedLog
 from foldlog.projector_home import ProjectorHome
 from foldlog.runtime import SECOND
-from foldlog.store.base import StoreBusy
+from foldlog.store.base import StoreBusy, StoreError
 from foldlog.timekeeper import Timekeeper
 from foldlog.turn import Partition
 from foldlog.views import View
@@ -160,7 +160,7 @@ class Deciding:
             partition = Partition(self._log, store, self.number, self._decider, self._home.rules)
             partition.check()
         except BaseException:
-            self._home.let_go(self.number)
+            self._let_go()
             raise
         self._partition, self._folded = partition, 0
         return 0
@@ -183,7 +183,7 @@ class Deciding:
         return 0
 
     def _propose_due(self, partition: Partition) -> None:
-        due = list(self._timekeeper.due(partition.store, self._clock()))
+        due = self._timekeeper.due(partition.store, self._clock())
         entries = [(proposal.run_id.encode(), encode_proposal(proposal)) for proposal in due]
         if entries:
             self._log.propose(self.number, entries)
@@ -235,4 +235,14 @@ class Deciding:
             opening.abandon()
         partition, self._partition = self._partition, None
         if partition is not None:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the store. One that does not close well is no reason to end the others': it is
+        let go of, and read back from the log when it is opened again."""
+        try:
             self._home.let_go(self.number)
+        except StoreError as error:
+            facts = {"event": "not_closed", "partition": self.number}
+            text = "the store of partition %d does not close well: %s"
+            logger.warning(text, self.number, error, extra=facts)

@@ -8,7 +8,7 @@ Invariants:
 
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from foldlog.audit import Proof
@@ -37,7 +37,7 @@ def follow(log: Log) -> Generator[dict[str, Any], None, None]:
         while not stopping.is_set():
             moved = False
             for number, proof in enumerate(proofs):
-                count = _fold(proof)
+                count = _fold(proof, stopping.is_set)
                 moved = moved or count > 0
                 if not stopping.is_set() and (count or not told[number]):
                     told[number] = True
@@ -46,11 +46,11 @@ def follow(log: Log) -> Generator[dict[str, Any], None, None]:
                 time.sleep(PAUSE_SECONDS)
 
 
-def _fold(proof: Proof) -> int:
-    """Fold what is there by now; how many records it was."""
+def _fold(proof: Proof, stop: Callable[[], bool]) -> int:
+    """Fold what is there by now, unless it has to end; how many records it was."""
     count = 0
     try:
-        while more := proof.follow():
+        while not stop() and (more := proof.follow()):
             count += more
     except LogError as error:
         raise Unavailable(str(error)) from error

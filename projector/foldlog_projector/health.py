@@ -2,10 +2,11 @@
 
 Invariants:
 - Healthy means progress, not a process that is there: nothing waits for longer than the limit, or
-  the holder turned within it.
+  the holder turned within it; on Kafka, where this home's members or nobody have it, it moves.
 - Alarms of runs are counted and are no ill health: they need a person or a worker, no restart.
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from foldlog.client import wall_clock
 from foldlog.core.values import format_instant
 from foldlog.errors import FoldlogError, Unavailable
 from foldlog.home import Home, open_home
-from foldlog.locks import FileLock
+from foldlog.locks import FileLock, Note
 from foldlog.log.base import LogError
 from foldlog.onlooker import Onlooker
 from foldlog.place import is_halted
@@ -24,6 +25,10 @@ from foldlog_projector.alarming import counted_at
 
 TURNING = ("recovering", "turning", "idle")
 """Phases of a member that are no reason to worry."""
+
+MOVES_SECONDS = 3.0
+"""Within this time a partition of which proposals are late moves on, and says so (once a second);
+where much waits the oldest is late although all goes well."""
 
 
 def health(path: Path) -> dict[str, Any]:
@@ -77,12 +82,14 @@ def health_of_members(url: str, home: Path) -> dict[str, Any]:
 
     Unavailable if the log does not answer.
     """
-    from foldlog.log.kafka.groups import reported
+    from foldlog.log.kafka.groups import owners, reported
     from foldlog.reaching import open_log
+    from foldlog_projector.member import instance_name
 
     log = open_log(url)
     try:
         lag, oldest = 0, None
+        late: list[int] = []
         reports = reported(log.handles)
         for number in range(log.partitions):
             position = reports[number].position if number in reports else 1
@@ -90,16 +97,47 @@ def health_of_members(url: str, home: Path) -> dict[str, Any]:
             lag += log.proposals_end(number) - position if rows else 0
             for first in rows:
                 oldest = first.appended_at if oldest is None else min(oldest, first.appended_at)
+                if wall_clock() - first.appended_at >= STALLED_US:
+                    late.append(number)
+        notes = _notes(home)
+        if late:
+            here = {instance_name(home, worker): note for worker, note in notes.items()}
+            late = _concerning(late, owners(log.handles), here)
+        if late:
+            time.sleep(MOVES_SECONDS)
+            now = reported(log.handles)
+            late = [number for number in late if now.get(number) == reports.get(number)]
     except LogError as error:
         raise Unavailable(str(error)) from error
     finally:
         log.close()
-    return _judge_members(home, lag, oldest)
+    return _judge_members(home, list(notes.values()), lag, oldest, late)
 
 
-def _judge_members(home: Path, lag: int, oldest: int | None) -> dict[str, Any]:
-    locks = [FileLock(file) for file in sorted(home.glob("worker-*.lock"))]
-    notes = [note for lock in locks if lock.is_taken() and (note := lock.read()) is not None]
+def _notes(home: Path) -> dict[int, Note]:
+    """What the members say that are at work in a home, by their numbers."""
+    locks = {
+        int(file.stem.removeprefix("worker-")): FileLock(file)
+        for file in sorted(home.glob("worker-*.lock"))
+    }
+    return {
+        worker: note
+        for worker, lock in locks.items()
+        if lock.is_taken() and (note := lock.read()) is not None
+    }
+
+
+def _concerning(late: list[int], owned: dict[int, str], here: dict[str, Note]) -> list[int]:
+    """Those of the late partitions that nobody has, or a member here that does not recover."""
+    free = [number for number in late if number not in owned]
+    ours = {number: here.get(owned[number].partition("@")[0]) for number in late if number in owned}
+    return free + [n for n, note in ours.items() if note and note.phase != "recovering"]
+
+
+def _judge_members(
+    home: Path, notes: list[Note], lag: int, oldest: int | None, still: list[int]
+) -> dict[str, Any]:
+    """``still`` are late partitions for which this home has to answer, and which do not move."""
     now = RealRuntime().monotonic()
     counts = counted_at(home)
     late = oldest is not None and wall_clock() - oldest >= STALLED_US
@@ -112,6 +150,9 @@ def _judge_members(home: Path, lag: int, oldest: int | None) -> dict[str, Any]:
         healthy = worst.phase in TURNING and ago < STALLED_US
         message = f"is {worst.phase}, its last turn {ago // SECOND} s ago"
         message += f" ({worst.why})" if worst.why else ""
+        if still:
+            healthy = False
+            message += f"; nothing of what waits is decided in partitions {sorted(still)}"
     return {
         "healthy": healthy,
         "holder": None if worst is None else worst.pid,

@@ -23,7 +23,7 @@ from typing import Any
 
 from foldlog.errors import HomeBusy, Unavailable
 from foldlog.following import PROJECTION
-from foldlog.holder import decider_name
+from foldlog.holder import OUTAGES, decider_name
 from foldlog.locks import FileLock, Note
 from foldlog.log.base import LogError, LogForbidden, LogTrimmed
 from foldlog.log.kafka.groups import Membership, Protocol, Report, group_of, reported
@@ -48,6 +48,15 @@ REPORT_US = SECOND
 BACK_US = 20 * SECOND
 """How long a member that lost its partitions waits to hear of the group. Its client may hear of
 nobody any more, without a word, where the brokers were all away for a moment (librdkafka 2.16)."""
+
+JOIN_US = 60 * SECOND
+"""The same from the start of a membership. Longer than the group may rightly take: a dead member
+without a name of its own is waited for 45 s by the clients' defaults, and who joins anew meanwhile
+begins to wait anew."""
+
+LET_IN_US = 20 * SECOND
+"""How long that may take before it is ill health: all members must answer, and one that is dead
+keeps the others waiting until the group has missed it for 10 s."""
 
 NOTE_US = SECOND // 2
 """How often a member writes down that it works."""
@@ -112,7 +121,9 @@ class Member:
         self._last: dict[int, int] = {}  # the last known positions, of former partitions too
         self._hear_at = self._report_at = self._note_at = self._ask_at = 0
         self._elsewhere: dict[int, int] = {}
-        self._back_by: int | None = None
+        self._back_by: int | None = None  # until when it has to hear of the group
+        self._well_until = 0  # until when it is well not to have heard yet
+        self._snapshots_told = False
         self._turned_at = self.worked_at = self._monotonic()
         self._apart: str | None = None  # why it is no member of the group at the moment
         self._alarms = AlarmCount(alarms_file(self._lock.path), self._monotonic, wall_clock)
@@ -166,8 +177,11 @@ class Member:
         membership = Membership(
             self.log.handles, name, self._plan.protocol, self._assigned, self._revoked, self._lost
         )
-        if self._back_by is not None:
-            self._back_by = self._monotonic() + BACK_US
+        # By the newer protocol a member that gets no partition is told nothing, ever.
+        if self._plan.protocol == "classic":
+            self._hear_by(JOIN_US, "the group has not let it in yet", LET_IN_US)
+        elif self._back_by is not None:
+            self._hear_by(BACK_US, "it lost its partitions")
         self._membership = membership
         try:
             while not self._stopping:
@@ -186,6 +200,8 @@ class Member:
         busy = False
         self._hear()
         for number, deciding in list(self._own.items()):
+            if self._stopping:
+                break
             if self._own.get(number) is not deciding:
                 continue
             done = deciding.step()
@@ -196,7 +212,7 @@ class Member:
             self._hear()
         own = self._own.values()
         self._alarms.step(lambda: [view for each in own if (view := each.view) is not None])
-        self._home.snapshots.look()
+        self._look_after_snapshots()
         now = self._monotonic()
         if busy:
             self.worked_at = now
@@ -209,9 +225,27 @@ class Member:
             self._report_at = now + REPORT_US
             self._report(self._membership)
         if self._back_by is not None and now >= self._back_by:
-            what = f"lost all partitions {BACK_US // SECOND} s ago and heard nothing since"
+            what = "nothing was heard of the group for too long"
             raise LogError(group_of(self.log.address), what, "join again")
         return busy
+
+    def _look_after_snapshots(self) -> None:
+        """Take or upload what is due. A store that cannot be read is met by its partition, too."""
+        try:
+            self._home.snapshots.look()
+            self._snapshots_told = False
+        except (*OUTAGES, OSError) as error:
+            if not self._snapshots_told:
+                self._snapshots_told = True
+                facts = {"event": "snapshots_wait"}
+                logger.warning("no snapshots are taken: %s", error, extra=facts)
+
+    def _hear_by(self, microseconds: int, why: str, well: int = 0) -> None:
+        """It is apart from the group until that says something, which it must within this time;
+        that is well for a while, unless it was apart before."""
+        now = self._monotonic()
+        self._well_until = now + well if self._apart is None else 0
+        self._back_by, self._apart = now + microseconds, self._apart or why
 
     def _hear(self) -> None:
         """Stay a member, and hear of partitions that come and go."""
@@ -243,7 +277,8 @@ class Member:
             worst = min(self._own.values(), key=lambda each: WORST.index(each.phase))
             phase, why = worst.phase, worst.why
         elif self._apart is not None:
-            phase, why = "waiting", self._apart
+            well = self._monotonic() < self._well_until
+            phase, why = "recovering" if well else "waiting", self._apart
         self._lock.write(Note(os.getpid(), "projector", phase, self._turned_at, why))
 
     def _report(self, membership: Membership) -> None:
@@ -285,7 +320,7 @@ class Member:
 
     def _lost(self, partitions: list[int]) -> None:
         self._drop(partitions)
-        self._back_by = self._monotonic() + BACK_US
+        self._hear_by(BACK_US, "it lost its partitions")
         self._say("lost", partitions)
 
     def _drop(self, partitions: list[int]) -> None:

@@ -5,10 +5,12 @@ Invariants:
 - It is asked whether to go on between any two pieces of work, which shows that it does.
 """
 
+import contextlib
 import threading
 import time
 
 from foldlog.projector_home import ProjectorHome
+from foldlog.store.base import StoreError
 from foldlog.store.rocks import RocksStore
 
 SILENT_SECONDS = 10.0
@@ -41,7 +43,7 @@ class Opening:
             if not self._given_up:
                 self._store = store
                 return
-        store.close()
+        _close_unused(store)
 
     def _stop(self) -> bool:
         self._worked_at = time.monotonic()
@@ -69,5 +71,11 @@ class Opening:
             self._given_up = True
             store, self._store = self._store, None
         if store is not None:
-            store.close()
+            _close_unused(store)
         self._thread.join(ABANDON_SECONDS)
+
+
+def _close_unused(store: RocksStore) -> None:
+    """Whatever is wrong with it, whoever opens it next meets it."""
+    with contextlib.suppress(StoreError):
+        store.close()

@@ -76,16 +76,27 @@ class Supervisor:
             lasted = now - worker.began
             if lasted >= LASTED_SECONDS:
                 worker.pause = PAUSE_SECONDS_MIN
-            worker.process, worker.starts_at = None, now + worker.pause
             facts = {"event": "worker_ended", "worker": worker.number, "exit": code}
             text = "worker %d ended with %d after %.1f s; starts again in %.1f s"
             logger.warning(text, worker.number, code, lasted, worker.pause, extra=facts)
-            worker.pause = min(worker.pause * 2, PAUSE_SECONDS_MAX)
+            self._rest(worker, now)
+
+    def _rest(self, worker: _Worker, now: float) -> None:
+        worker.process, worker.starts_at = None, now + worker.pause
+        worker.pause = min(worker.pause * 2, PAUSE_SECONDS_MAX)
 
     def _start(self, worker: _Worker, now: float) -> None:
         main = "from foldlog.cli.main import main; main()"
         command = [sys.executable, "-c", main, *self._arguments, "--worker", str(worker.number)]
-        worker.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        try:
+            worker.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            # No process or memory to be had just now: the other workers go on.
+            facts = {"event": "worker_not_started", "worker": worker.number}
+            text = "worker %d does not start: %s; again in %.1f s"
+            logger.warning(text, worker.number, error, worker.pause, extra=facts)
+            self._rest(worker, now)
+            return
         worker.began = now
         self._starts += 1
         facts = {"event": "worker_started", "worker": worker.number, "pid": worker.process.pid}

@@ -458,6 +458,45 @@ def test_what_is_wrong_with_one_partition_is_its_own(new_url: NewUrl, tmp_path: 
         until(lambda: health(url, projector.home)[0] == 0, 60, 0.5)
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_who_gets_no_partition_is_in_the_group(
+    new_url: NewUrl, tmp_path: Path, protocol: str
+) -> None:
+    """A member for which no partition is left is idle, which is healthy."""
+    url = new_url()
+    create_log(url, 1)
+    options = ("--group-protocol", protocol)
+    with projecting(url, tmp_path / "first", *options) as first:
+        first.await_turning(0)
+        with projecting(url, tmp_path / "second", *options):
+            until(lambda: health(url, tmp_path / "second")[1]["phase"] == "idle", 30, 0.2)
+            assert health(url, tmp_path / "second")[0] == 0
+
+
+def test_what_nobody_has_is_ill_health(new_url: NewUrl, tmp_path: Path) -> None:
+    """Members in good health answer for late proposals of a partition that nobody decides."""
+    url = new_url()
+    create_log(url, 1)
+    home = tmp_path / "home"
+    with (
+        projecting(url, home, before=DEAF) as projector,
+        Engine.connect(url, home=tmp_path / "worker") as engine,
+    ):
+        projector.await_turning(0)
+        with pytest.raises(errors.OutcomeUnknown):
+            engine.start("run_1", goal="x", timeout=0.5)
+        until(lambda: health(url, home)[0] == 6, 60, 0.5)
+        found = health(url, home)[1]
+        assert found["phase"] == "turning"
+        assert "nothing of what waits is decided in partitions [0]" in found["message"]
+
+
+DEAF = """
+from foldlog.log.kafka.owned import OwnedLog
+OwnedLog.wait = lambda self, seconds: __import__("time").sleep(seconds)
+"""
+
+
 def test_health_follows_progress(new_url: NewUrl, tmp_path: Path) -> None:
     """Health is 0 while what waits is decided; a member that stands still with work is 6."""
     url = new_url()
