@@ -14,7 +14,7 @@ import pytest
 from foldlog import client, testing
 from foldlog.worker import Agent, CannotTell, Failed, NotDone, Retries, Succeeded
 from tests import kit
-from tests.client_runs import act, event, started
+from tests.client_runs import NOW, act, event, started
 from tests.kit import OTHER, Kit, state_of, types_of
 from tests.kit import engine as engine
 from tests.kit import made as made
@@ -369,6 +369,26 @@ def test_no_effect_without_a_recorded_intent(made: Kit, engine: testing.Engine) 
     made.worker(engine, agent=world.agent).work(until_idle=True)
     assert (world.ledger, state_of(run).effects) == ([], [])
     assert state_of(run).waiting.reason.startswith("PERMISSION_REVOKED")
+
+
+def test_a_quarantined_intent_is_no_intent(made: Kit) -> None:
+    """A rule that raises at the intent quarantines the run: nothing is done, nor after a release."""
+    with testing.Engine(now=NOW, raise_in="EffectIntended") as engine:
+        world, run = World(), started(engine)
+        for _ in range(2):
+            made.worker(engine, agent=world.agent).work(until_idle=True)
+            assert (world.ledger, state_of(run).condition) == ([], "quarantined")
+            run.release("look again", author="operator:ops")
+            engine.clock.advance(61)
+
+
+def test_a_quarantined_report_ends_the_step(made: Kit) -> None:
+    """Where the outcome of an effect quarantines the run, its step does not go on as if it stood."""
+    with testing.Engine(now=NOW, raise_in="EffectSucceeded") as engine:
+        world, run = World(), started(engine)
+        made.worker(engine, agent=world.agent).work(until_idle=True)
+        assert (world.ledger, world.returned) == (["run_1/charge-1"], [])
+        assert state_of(run).condition == "quarantined"
 
 
 def test_an_effect_after_a_cancel_reaches_the_ledger(made: Kit, engine: testing.Engine) -> None:

@@ -108,7 +108,7 @@ class Holding:
     def _propose(self, *events: AnyEvent, **options: Any) -> Steps[Outcome]:
         """A batch of the kit's own: accepted, or the step ends, or it raises Refused."""
         outcome = yield from self._offer(*events, **options)
-        if outcome.outcome == "rejected":
+        if not outcome.accepted:
             if outcome.code in OVERTAKEN:
                 raise Overtaken(outcome)
             raise Refused(outcome)
@@ -155,6 +155,9 @@ class Holding:
                 if self._is_closed() or self.runtime.monotonic() >= end:
                     raise
             yield Pause(OUTAGE_PAUSE_US)
+        if outcome.outcome == "quarantined":  # nothing of it was applied, and nothing more will be
+            self._lease.held = False
+            raise RunStopped(outcome.message)
         if outcome.outcome in ("accepted", "arbitration"):
             self._seen, self._revision = None, max(self._revision, outcome.revision)
         return outcome
