@@ -7,12 +7,13 @@ Invariants:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from foldlog import client, testing
-from foldlog.worker import Agent, CannotTell, Failed, NotDone, Retries, Succeeded
+from foldlog.worker import Agent, CannotTell, Failed, NotDone, Retries, Succeeded, Worker
 from tests import kit
 from tests.client_runs import NOW, act, event, started
 from tests.kit import OTHER, Kit, state_of, types_of
@@ -372,7 +373,7 @@ def test_no_effect_without_a_recorded_intent(made: Kit, engine: testing.Engine) 
 
 
 def test_a_quarantined_intent_is_no_intent(made: Kit) -> None:
-    """A rule that raises at the intent quarantines the run: nothing is done, nor after a release."""
+    """A rule that raises at the intent quarantines its run: nothing is done, then or later."""
     with testing.Engine(now=NOW, raise_in="EffectIntended") as engine:
         world, run = World(), started(engine)
         for _ in range(2):
@@ -383,7 +384,7 @@ def test_a_quarantined_intent_is_no_intent(made: Kit) -> None:
 
 
 def test_a_quarantined_report_ends_the_step(made: Kit) -> None:
-    """Where the outcome of an effect quarantines the run, its step does not go on as if it stood."""
+    """Where an outcome quarantines the run, the step does not go on as if it had been recorded."""
     with testing.Engine(now=NOW, raise_in="EffectSucceeded") as engine:
         world, run = World(), started(engine)
         made.worker(engine, agent=world.agent).work(until_idle=True)
@@ -422,3 +423,67 @@ def test_an_effect_returns_a_reference_or_nothing(made: Kit, engine: testing.Eng
     engine.clock.advance(1)
     worker.work(until_idle=True)
     assert (world.ledger, world.returned) == (["charge-1"], [None])
+
+
+# Coroutines, which the blocking worker does not await
+
+
+async def pay_later(effect: Any) -> str:
+    """An effect that is a coroutine function."""
+    return "bank:1"
+
+
+class PaysLater:
+    """One that is an object, whose call is a coroutine function."""
+
+    async def __call__(self, effect: Any) -> str:
+        return "bank:1"
+
+
+@pytest.mark.parametrize("function", [pay_later, partial(pay_later), PaysLater()])
+def test_an_effect_that_nobody_awaits_is_not_intended(
+    engine: testing.Engine, function: Any
+) -> None:
+    """A coroutine function is Usage under the blocking worker, and nothing is recorded of it."""
+    agent, run = Agent(), started(engine)
+    pay = agent.effect("pay")(function)
+    agent.step("work")(lambda claim: claim.perform("pay-1", pay, "bank:acct"))
+    Worker(engine, kit.WORKER, agent).work(until_idle=True)
+    assert "foldlog.worker.aio" in state_of(run).waiting.reason
+    assert state_of(run).effects == []
+
+
+def test_a_reconciler_that_nobody_awaits(engine: testing.Engine) -> None:
+    """Whose reconciler could not be asked, that effect is not begun; where one is in doubt
+    already, nothing is settled by a coroutine."""
+    agent, made, run = Agent(), [], started(engine)
+
+    @agent.effect("pay")
+    def pay(effect: Any) -> None:
+        made.append(effect.id)
+        raise OSError("no answer")
+
+    agent.step("work")(lambda claim: claim.perform("pay-1", pay, "bank:acct"))
+
+    async def ask(effect: Any) -> Succeeded:
+        return Succeeded("bank:1")
+
+    pay.reconciler(ask)
+    worker = Worker(engine, kit.WORKER, agent, retries=SOON)
+    worker.work(until_idle=True)
+    assert (made, state_of(run).effects) == ([], [])
+    pay.reconcile = lambda effect: ask(effect)
+    for _ in range(2):
+        engine.clock.advance(1)
+        worker.work(until_idle=True)
+    assert (made, state_of(run).effects[0].status) == (["pay-1"], "unknown")
+    assert "foldlog.worker.aio" in state_of(run).waiting.reason
+
+
+def test_an_effect_that_gives_a_coroutine_has_not_succeeded(engine: testing.Engine) -> None:
+    """What comes back and was never awaited leaves the effect unknown."""
+    agent, run = Agent(), started(engine)
+    pay = agent.effect("pay")(lambda effect: pay_later(effect))
+    agent.step("work")(lambda claim: claim.perform("pay-1", pay, "bank:acct"))
+    Worker(engine, kit.WORKER, agent).work(until_idle=True)
+    assert state_of(run).effects[0].status == "unknown"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from foldlog import testing
-from foldlog.worker import Agent
+import pytest
+
+from foldlog import errors, testing
+from foldlog.worker import Agent, Worker
 from tests.client_runs import NOW, started
-from tests.kit import Kit, state_of
+from tests.kit import WORKER, Kit, state_of, types_of
 from tests.kit import engine as engine
 from tests.kit import made as made
 
@@ -24,3 +26,27 @@ def test_a_quarantined_start_is_no_start(made: Kit) -> None:
         run = started(engine)
         made.worker(engine, agent=agent).work(until_idle=True)
         assert (calls, state_of(run).condition) == ([], "quarantined")
+
+
+async def look() -> str:
+    """A tool that is a coroutine function."""
+    return "seen"
+
+
+def test_a_tool_that_nobody_awaits(engine: testing.Engine) -> None:
+    """Under the blocking worker a coroutine function is Usage before its call is recorded, and a
+    call that gives a coroutine has failed."""
+    agent, run = Agent(), started(engine)
+
+    @agent.step
+    def work(claim: Any) -> None:
+        with pytest.raises(errors.Usage, match=r"foldlog\.worker\.aio"):
+            claim.tool("look", look)
+        with pytest.raises(errors.Usage, match=r"foldlog\.worker\.aio"):
+            claim.observe("stock", look)
+        with pytest.raises(errors.Usage, match=r"foldlog\.worker\.aio"):
+            claim.tool("look", lambda: look(), step_id="look-1")
+
+    Worker(engine, WORKER, agent).work(until_idle=True)
+    assert state_of(run).result == "completed"
+    assert types_of(run)[4:6] == [["ToolStarted"], ["ToolFailed"]]

@@ -63,6 +63,7 @@ class Effects(Tools):
         if ATTEMPT in id or len(id) > ID_CHARACTERS_MAX:
             shape = f"has no {ATTEMPT} and at most {ID_CHARACTERS_MAX} characters"
             raise Usage(f"the id of an effect {shape}: {id[:80]!r}")
+        self._check_callable_here(effect.function, effect.reconcile)
         while True:
             state = yield from self._known()
             tried = [each for each in state.effects if each.id.split(ATTEMPT)[0] == id]
@@ -97,7 +98,7 @@ class Effects(Tools):
         self, call: EffectCall, effect: EffectKind, args: tuple[Any, ...], options: Json
     ) -> Steps[str | None]:
         try:
-            result_ref = yield do(effect.function, call, *args, **options)
+            result_ref = yield from self._given_by(effect.function, call, *args, **options)
         except NotDone as error:
             yield from self._report(_outcome(call.id, "EffectFailed", error=short(str(error))))
             raise
@@ -141,7 +142,7 @@ class Effects(Tools):
             yield from self._propose({"type": "FactConfirmed", "fact": fact})
 
     def _asked(self, call: EffectCall) -> Steps[Verdict]:
-        verdict = yield do(self.agent.reconcile, call)
+        verdict = yield from self._given_by(self.agent.reconcile, call)
         if isinstance(verdict, Succeeded | Failed | CannotTell):
             return verdict
         what = f"the reconciler of {call.kind} said {verdict!r}"

@@ -49,6 +49,7 @@ class Tools(Waits):
         result (JSON, at most 64 KiB) is returned. A failed one is done again under the next id.
         """
         self._check_going_on()
+        self._check_callable_here(function)
         state = yield from self._known()
         given = step_id or f"{tool}-{state.revision}"
         if step_id is not None:
@@ -61,7 +62,7 @@ class Tools(Waits):
         yield from self._propose({**started, "arguments": _arguments(args, options)})
         yield from self._fence_if_late()
         try:
-            result = yield do(function, *args, **options)
+            result = yield from self._given_by(function, *args, **options)
         except Exception as error:
             failed = {"step_id": given, "error": short(error), "recoverable": False}
             yield from self._report({"type": "ToolFailed", **failed})
@@ -99,7 +100,7 @@ class Tools(Waits):
         return seen
 
     def _read(self, subject: str, read: Callable[[], Any]) -> Steps[Observed]:
-        found = yield do(read)
+        found = yield from self._given_by(read)
         version, seen = found if isinstance(found, tuple) else (found, "")
         if not (isinstance(version, str) and isinstance(seen, str)):
             raise Usage(f"{subject!r} was read as {found!r}: not a version, or version and state")
