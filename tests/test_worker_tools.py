@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import Any
 
 import pytest
@@ -50,3 +51,87 @@ def test_a_tool_that_nobody_awaits(engine: testing.Engine) -> None:
     Worker(engine, WORKER, agent).work(until_idle=True)
     assert state_of(run).result == "completed"
     assert types_of(run)[4:6] == [["ToolStarted"], ["ToolFailed"]]
+
+
+def nested(levels: int) -> list[Any]:
+    """So many lists, each in the next."""
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+class NoRepr:
+    """A value that cannot even be shown."""
+
+    def __repr__(self) -> str:
+        raise AttributeError("no repr")
+
+
+NOT_KEPT = [
+    2**53, "a\udc80", {"a\udc80": 1}, nested(62), (1, 2), {1, 2}, {1: "a"}, "x" * 70_000, nan,
+]  # fmt: skip
+KEPT = [None, 2**53 - 1, nested(61), {"a": [1, 1.5, True, None, "é"]}, "x" * 65_534]
+
+
+@pytest.mark.parametrize("result", KEPT, ids=lambda value: repr(value)[:9])
+def test_a_result_is_given_again(made: Kit, engine: testing.Engine, result: Any) -> None:
+    """Under a step id each pass gets what the first one got, whatever an event can hold."""
+    agent, calls, given = Agent(), [], []
+
+    def look() -> Any:
+        calls.append(1)
+        return result
+
+    @agent.step
+    def work(claim: Any) -> None:
+        given.append(claim.tool("look", look, step_id="look-1"))
+        if len(given) < 2:
+            raise OSError("later")
+
+    run, worker = started(engine), made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    engine.clock.advance(2)
+    worker.work(until_idle=True)
+    assert (given, len(calls), state_of(run).result) == ([result, result], 1, "completed")
+
+
+@pytest.mark.parametrize("result", NOT_KEPT, ids=lambda value: ascii(value)[:9])
+def test_a_result_that_cannot_be_kept(made: Kit, engine: testing.Engine, result: Any) -> None:
+    """The call has ended and is not made again; under its step id each pass is told why, and none
+    is given nothing for it. Without one the step gets it as it is."""
+    agent, calls, told = Agent(), [], []
+
+    def look() -> Any:
+        calls.append(1)
+        return result
+
+    @agent.step
+    def work(claim: Any) -> None:
+        try:
+            claim.tool("look", look, step_id="look-1")
+        except errors.Usage as error:
+            told.append(str(error))
+        if len(told) < 3:
+            raise OSError("later")
+        assert claim.tool("look", look) is result
+
+    run, worker = started(engine), made.worker(engine, agent=agent)
+    for _ in range(3):
+        worker.work(until_idle=True)
+        assert state_of(run).pending_tool_calls == []
+        engine.clock.advance(10)
+    assert (len(calls), state_of(run).result) == (2, "completed")
+    assert told == ["look-1: a result that is returned again is JSON of at most 64 KiB"] * 3
+
+
+@pytest.mark.parametrize("given", [*NOT_KEPT, {(1, 2): 3}, NoRepr()], ids=lambda v: str(type(v)))
+def test_arguments_that_cannot_be_recorded(made: Kit, engine: testing.Engine, given: Any) -> None:
+    """A tool gets its arguments as they are; recorded is what can be, or that it was left out."""
+    got: list[Any] = []
+    agent = Agent()
+    agent.step("work")(lambda claim: claim.tool("look", got.append, given))
+    run = started(engine)
+    made.worker(engine, agent=agent).work(until_idle=True)
+    assert got[0] is given
+    assert state_of(run).result == "completed"
