@@ -7,8 +7,9 @@ Invariants:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -212,7 +213,8 @@ def test_an_answer_that_says_nothing_is_asked_again(made: Kit, engine: testing.E
     worker.work(until_idle=True)
     run.signal("effect/charge-1", {"outcome": "succeeded"}, author="user:ada")
     worker.work(until_idle=True)
-    assert (state_of(run).result, world.returned) == ("completed", ["signal:effect/charge-1"])
+    [evidence] = world.returned
+    assert (state_of(run).result, evidence.split("@")[0]) == ("completed", "history://run_1")
 
 
 def test_an_operator_who_reconciles_wakes_the_run(made: Kit, engine: testing.Engine) -> None:
@@ -300,6 +302,85 @@ def test_a_reconciler_that_says_nothing(made: Kit, engine: testing.Engine) -> No
     made.worker(engine, agent=world.agent).work(until_idle=True)
     assert "not Succeeded, Failed or CannotTell" in state_of(run).waiting.reason
     assert state_of(run).effects[0].status == "intended"
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [Succeeded("order 12"), Failed("none"), Succeeded(cast(str, None)), Failed("bank:\udc80")],
+)
+def test_a_verdict_whose_evidence_is_no_reference(
+    made: Kit, engine: testing.Engine, verdict: Any
+) -> None:
+    """It settles nothing, is told to the author, and the other side is asked again later."""
+    world, run = World(), started(engine)
+    crash_in(made, engine, world, "after")
+    world.verdict = verdict
+    worker = made.worker(engine, agent=world.agent, retries=SOON)
+    for count in (1, 2):
+        worker.work(until_idle=True)
+        assert "its evidence is no reference" in state_of(run).waiting.reason
+        assert (state_of(run).effects[0].status, len(world.asked)) == ("intended", count)
+        engine.clock.advance(1)
+
+
+def test_a_verdict_whose_evidence_is_not_found(made: Kit) -> None:
+    """If the engine's check refuses it, the effect stays in doubt, and a person has to look: the
+    other side is asked once, and not again and again."""
+    with testing.Engine(now=NOW, evidence_check=lambda said: "found" not in said) as engine:
+        world, run = World(), started(engine)
+        crash_in(made, engine, world, "after")
+        worker = made.worker(engine, agent=world.agent)
+        worker.work(until_idle=True)
+        assert state_of(run).waiting.reason.startswith("EVIDENCE_REQUIRED")
+        assert (state_of(run).effects[0].status, len(world.asked)) == ("intended", 1)
+        world.verdict = Succeeded("bank:1")
+        run.signal(state_of(run).waiting.key, author="user:ada")
+        worker.work(until_idle=True)
+        assert (state_of(run).result, world.returned) == ("completed", ["bank:1"])
+
+
+def test_an_answer_without_evidence_to_a_long_question(made: Kit, engine: testing.Engine) -> None:
+    """What a person says counts whatever the effect's id is: the evidence is the run's history."""
+    agent, given, run = Agent(), [], started(engine)
+
+    @agent.effect("mail")
+    def mail(effect: Any) -> None:
+        raise OSError("no answer")
+
+    agent.step("work")(lambda claim: given.append(claim.perform("é" * 400, mail, "mail:ada")))
+    worker = made.worker(engine, agent=agent, retries=SOON)
+    worker.work(until_idle=True)
+    engine.clock.advance(1)
+    worker.work(until_idle=True)
+    run.signal(state_of(run).waiting.key, {"outcome": "succeeded"}, author="user:ada")
+    worker.work(until_idle=True)
+    assert state_of(run).result == "completed"
+    assert given[0].startswith("history://run_1@rev")
+
+
+def test_stopping_while_an_effect_is_in_doubt(made: Kit, engine: testing.Engine) -> None:
+    """A worker that is told to stop when it asks does not try again what did not happen."""
+    agent, tried, run = Agent(), [], started(engine)
+
+    @agent.effect("mail")
+    def mail(effect: Any) -> None:
+        tried.append(effect.id)
+        raise OSError("no answer")
+
+    @mail.reconciler
+    def ask(effect: Any) -> Failed:
+        worker.stop()
+        return Failed("mail:none")
+
+    @agent.step
+    def work(claim: Any) -> None:
+        for _ in range(2):
+            with suppress(OSError):
+                claim.perform("mail-1", mail, "mail:ada")
+
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    assert (tried, state_of(run).lease) == (["mail-1"], None)
 
 
 def test_the_other_side_said_no(made: Kit, engine: testing.Engine) -> None:
