@@ -8,15 +8,14 @@ Invariants:
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from foldlog import client, testing
-from foldlog.worker import Agent, CannotTell, Failed, NotDone, Retries, Succeeded, Worker
+from foldlog.worker import Agent, CannotTell, Failed, NotDone, Retries, Succeeded
 from tests import kit
-from tests.client_runs import NOW, act, event, started
+from tests.client_runs import NOW, OPERATOR, act, event, started
 from tests.kit import OTHER, Kit, state_of, types_of
 from tests.kit import engine as engine
 from tests.kit import made as made
@@ -421,6 +420,34 @@ def test_what_an_effect_requires_is_read_again(made: Kit, engine: testing.Engine
     assert required == [[{"subject": "stock:7", "observed_version": "v2"}]]
 
 
+def test_what_somebody_else_saw_meanwhile(made: Kit, engine: testing.Engine) -> None:
+    """If another author observes something newer between the second look and the intent, nothing is
+    done, and the step begins again on that."""
+    world, run = World(), started(engine)
+    reads: list[str] = []
+
+    @world.agent.step("careful")
+    def careful(claim: Any) -> None:
+        stock = claim.observe("stock:7", read)
+        claim.perform("charge-2", world.agent.effects["charge"], "bank:acct", 1, requires=[stock])
+
+    def read() -> str:
+        reads.append("v1" if len(reads) < 2 else "v2")
+        if len(reads) == 2:
+            engine.clock.advance(1)
+            seen = {"subject": "stock:7", "observed_state": "", "observed_at": engine.clock.now}
+            act(run, event("EnvironmentObserved", observed_version="v2", **seen), author=OPERATOR)
+        return reads[-1]
+
+    worker = made.worker(engine, agent=world.agent, retries=SOON)
+    worker.work(until_idle=True)
+    assert (len(world.ledger), state_of(run).waiting.kind) == (1, "timer")
+    assert "was seen at 'v1' and is now at 'v2'" in state_of(run).waiting.reason
+    engine.clock.advance(1)
+    worker.work(until_idle=True)
+    assert (len(world.ledger), state_of(run).result) == (2, "completed")
+
+
 def test_a_stale_writer_is_fenced_before_it_acts(
     made: Kit, engine: testing.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,67 +531,3 @@ def test_an_effect_returns_a_reference_or_nothing(made: Kit, engine: testing.Eng
     engine.clock.advance(1)
     worker.work(until_idle=True)
     assert (world.ledger, world.returned) == (["charge-1"], [None])
-
-
-# Coroutines, which the blocking worker does not await
-
-
-async def pay_later(effect: Any) -> str:
-    """An effect that is a coroutine function."""
-    return "bank:1"
-
-
-class PaysLater:
-    """One that is an object, whose call is a coroutine function."""
-
-    async def __call__(self, effect: Any) -> str:
-        return "bank:1"
-
-
-@pytest.mark.parametrize("function", [pay_later, partial(pay_later), PaysLater()])
-def test_an_effect_that_nobody_awaits_is_not_intended(
-    engine: testing.Engine, function: Any
-) -> None:
-    """A coroutine function is Usage under the blocking worker, and nothing is recorded of it."""
-    agent, run = Agent(), started(engine)
-    pay = agent.effect("pay")(function)
-    agent.step("work")(lambda claim: claim.perform("pay-1", pay, "bank:acct"))
-    Worker(engine, kit.WORKER, agent).work(until_idle=True)
-    assert "foldlog.worker.aio" in state_of(run).waiting.reason
-    assert state_of(run).effects == []
-
-
-def test_a_reconciler_that_nobody_awaits(engine: testing.Engine) -> None:
-    """Whose reconciler could not be asked, that effect is not begun; where one is in doubt
-    already, nothing is settled by a coroutine."""
-    agent, made, run = Agent(), [], started(engine)
-
-    @agent.effect("pay")
-    def pay(effect: Any) -> None:
-        made.append(effect.id)
-        raise OSError("no answer")
-
-    agent.step("work")(lambda claim: claim.perform("pay-1", pay, "bank:acct"))
-
-    async def ask(effect: Any) -> Succeeded:
-        return Succeeded("bank:1")
-
-    pay.reconciler(ask)
-    worker = Worker(engine, kit.WORKER, agent, retries=SOON)
-    worker.work(until_idle=True)
-    assert (made, state_of(run).effects) == ([], [])
-    pay.reconcile = lambda effect: ask(effect)
-    for _ in range(2):
-        engine.clock.advance(1)
-        worker.work(until_idle=True)
-    assert (made, state_of(run).effects[0].status) == (["pay-1"], "unknown")
-    assert "foldlog.worker.aio" in state_of(run).waiting.reason
-
-
-def test_an_effect_that_gives_a_coroutine_has_not_succeeded(engine: testing.Engine) -> None:
-    """What comes back and was never awaited leaves the effect unknown."""
-    agent, run = Agent(), started(engine)
-    pay = agent.effect("pay")(lambda effect: pay_later(effect))
-    agent.step("work")(lambda claim: claim.perform("pay-1", pay, "bank:acct"))
-    Worker(engine, kit.WORKER, agent).work(until_idle=True)
-    assert state_of(run).effects[0].status == "unknown"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from foldlog import errors, testing
-from foldlog.worker import Agent, Worker
+from foldlog.worker import Agent
 from tests.client_runs import NOW, started
-from tests.kit import WORKER, Kit, state_of, types_of
+from tests.kit import Kit, state_of
 from tests.kit import engine as engine
 from tests.kit import made as made
 
@@ -27,30 +27,6 @@ def test_a_quarantined_start_is_no_start(made: Kit) -> None:
         run = started(engine)
         made.worker(engine, agent=agent).work(until_idle=True)
         assert (calls, state_of(run).condition) == ([], "quarantined")
-
-
-async def look() -> str:
-    """A tool that is a coroutine function."""
-    return "seen"
-
-
-def test_a_tool_that_nobody_awaits(engine: testing.Engine) -> None:
-    """Under the blocking worker a coroutine function is Usage before its call is recorded, and a
-    call that gives a coroutine has failed."""
-    agent, run = Agent(), started(engine)
-
-    @agent.step
-    def work(claim: Any) -> None:
-        with pytest.raises(errors.Usage, match=r"foldlog\.worker\.aio"):
-            claim.tool("look", look)
-        with pytest.raises(errors.Usage, match=r"foldlog\.worker\.aio"):
-            claim.observe("stock", look)
-        with pytest.raises(errors.Usage, match=r"foldlog\.worker\.aio"):
-            claim.tool("look", lambda: look(), step_id="look-1")
-
-    Worker(engine, WORKER, agent).work(until_idle=True)
-    assert state_of(run).result == "completed"
-    assert types_of(run)[4:6] == [["ToolStarted"], ["ToolFailed"]]
 
 
 def nested(levels: int) -> list[Any]:
@@ -135,3 +111,44 @@ def test_arguments_that_cannot_be_recorded(made: Kit, engine: testing.Engine, gi
     made.worker(engine, agent=agent).work(until_idle=True)
     assert got[0] is given
     assert state_of(run).result == "completed"
+
+
+def test_no_call_is_taken_for_another(made: Kit, engine: testing.Engine) -> None:
+    """A call without a step id has one that no author can give: each named call is its own."""
+    agent, got, run = Agent(), [], started(engine)
+
+    @agent.step
+    def work(claim: Any) -> None:
+        claim.tool("fetch", lambda: "unnamed")
+        for revision in range(12):
+            step_id = f"fetch-{revision}"
+            got.append(claim.tool("fetch", lambda name=step_id: name, step_id=step_id))
+
+    made.worker(engine, agent=agent).work(until_idle=True)
+    assert got == [f"fetch-{revision}" for revision in range(12)]
+    assert state_of(run).result == "completed"
+
+
+def test_a_step_id_without_the_kits_mark(made: Kit, engine: testing.Engine) -> None:
+    """A step id may not look like a later attempt of another."""
+    agent, run = Agent(), started(engine)
+    agent.step("work")(lambda claim: claim.tool("open", print, step_id="issue#2"))
+    made.worker(engine, agent=agent).work(until_idle=True)
+    assert "a step id has no #: 'issue#2'" in state_of(run).waiting.reason
+
+
+def test_an_error_that_cannot_be_shown(made: Kit, engine: testing.Engine) -> None:
+    """A step's failure is recorded by its type where it has no text; the worker goes on."""
+
+    class Shy(Exception):
+        def __repr__(self) -> str:
+            raise AttributeError("no repr")
+
+    agent, run = Agent(), started(engine)
+
+    @agent.step
+    def work(claim: Any) -> None:
+        raise Shy
+
+    assert made.worker(engine, agent=agent).work(until_idle=True) == 1
+    assert state_of(run).waiting.reason == "Shy"

@@ -14,6 +14,7 @@ Invariants:
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -75,7 +76,8 @@ class Folder:
         """Keep what the log is recognised by."""
         file = self.path / NOTE_FILE
         if not file.exists():
-            new = file.with_suffix(".new")
+            # Of this process only: others may be at the same place for the first time too.
+            new = file.with_suffix(f".{os.getpid()}.new")
             new.write_text(json.dumps(dict(known)) + "\n")
             new.replace(file)
 

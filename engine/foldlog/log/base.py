@@ -49,6 +49,9 @@ class LogError(Exception):
     rows were written: read back before writing again.
     """
 
+    partition: int | None = None
+    """Which one the error is about, where it is known to be about one only."""
+
     def __init__(self, where: str, what: str, remedy: str) -> None:
         super().__init__(f"{where}: {what}; {remedy}")
         self.where = where
@@ -75,8 +78,6 @@ class LogReadOnly(LogUnreachable):
 class LogForbidden(LogUnreachable):
     """Who asks lacks a right, which is named; it works once he has it. Nothing was written."""
 
-    partition: int | None = None
-
 
 class LogMissing(LogError):
     """There is no log at this place."""
@@ -91,10 +92,9 @@ class LogDamaged(LogError):
 
 
 class LogTrimmed(LogDamaged):
-    """Rows that were asked for are not there any more; ``partition``, and ``first``, where what is
-    there begins, where they are known."""
+    """Rows that were asked for are not there any more; ``first``, where what is there begins, where
+    it is known."""
 
-    partition: int | None = None
     first: int | None = None
 
 

@@ -5,6 +5,7 @@ Invariants:
   computed from the rows: control records take offsets of their own.
 - A place that is not there is an error (`LogTrimmed`), never a jump to another place.
 - An error takes no rows with it: those that came with it are given first, those after it next.
+- A message becomes a row as it comes, and is asked for nothing again (see ``rows``).
 - One thread at a time uses a handle.
 """
 
@@ -19,7 +20,7 @@ from typing import Generic
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from foldlog.log.base import LogError, LogForbidden, LogTrimmed, LogUnreachable, Row
+from foldlog.log.base import LogError, LogUnreachable, Row
 from foldlog.log.kafka.handles import logger, reading_failed
 from foldlog.log.kafka.rows import offset_of, position_of
 
@@ -33,9 +34,12 @@ SILENCE_SECONDS = 10.0
 AGAIN_SECONDS = 1.0
 """After so long without a word the place is sought again; the client then says where the end is."""
 
-
 QUIET_SECONDS = 3.0
 """A tail that heard nothing of a partition for so long asks whether there is something."""
+
+LOOK_SECONDS, LOOK_SHARE = 0.1, 0.2
+"""How often a tail looks for such partitions, and the most of its time that its questions take:
+while they wait for brokers that do not answer, the partitions of others go on."""
 
 HARMLESS = (KafkaError.GROUP_AUTHORIZATION_FAILED,)
 """The client looks for the coordinator of its group, in which a reader never is."""
@@ -57,7 +61,7 @@ class Cursor(Generic[Row]):
         self._where = f"{topic}/{partition}"
         self._handle: Consumer | None = None
         self._lock = threading.Lock()
-        self._read: deque[Message] = deque()
+        self._read: deque[tuple[int, Row]] = deque()
         self._next = 0  # the position that comes next; 0: nowhere
 
     def read(self, start: int, limit: int, max_bytes: int, end: int) -> list[Row]:
@@ -77,19 +81,18 @@ class Cursor(Generic[Row]):
             return
         self._go_to(start)
         size = 0
-        for number, message in enumerate(self._messages(start, end)):
-            row = self._make(message)
+        for number, (position, row) in enumerate(self._placed(start, end)):
             size += len(row.key) + len(row.value)
             if number and size > max_bytes:
-                self._put_back(message)
+                self._put_back(position, row)
                 return
             yield row
             if number + 1 == limit:
                 return
 
-    def _put_back(self, message: Message) -> None:
-        self._read.appendleft(message)
-        self._next = position_of(message)
+    def _put_back(self, position: int, row: Row) -> None:
+        self._read.appendleft((position, row))
+        self._next = position
 
     def _go_to(self, start: int) -> None:
         if self._handle is None:
@@ -100,18 +103,17 @@ class Cursor(Generic[Row]):
             self._handle.assign(place)
             self._next = start
 
-    def _messages(self, start: int, end: int) -> Iterator[Message]:
+    def _placed(self, start: int, end: int) -> Iterator[tuple[int, Row]]:
         while self._next < end:
             if not self._read and not self._fetch(end):
                 continue
-            message = self._read.popleft()
-            position = position_of(message)
+            position, row = self._read.popleft()
             if position >= end:
-                self._put_back(message)
+                self._put_back(position, row)
                 return
             self._next = position + 1
             if position >= start:
-                yield message
+                yield position, row
         if not self._read:
             # A fetch that waits for more would keep whatever is asked next waiting.
             assert self._handle is not None
@@ -141,7 +143,7 @@ class Cursor(Generic[Row]):
     def _take(self, message: Message) -> None:
         error = message.error()
         if error is None:
-            self._read.append(message)
+            self._read.append((position_of(message), self._make(message)))
         elif error.code() in HARMLESS:
             return
         elif error.code() == KafkaError._PARTITION_EOF:
@@ -191,7 +193,8 @@ class Tail(Generic[Row]):
         self._make: Callable[[Message], Row] = make
         self._handle = connect()
         self._places: dict[int, _Place] = {}
-        self._came: deque[Message] = deque()
+        self._came: deque[tuple[int | None, Row | LogError]] = deque()
+        self._look_at = 0.0
 
     def follow(self, partition: int, start: int) -> None:
         """From now on ``poll`` gives the rows of a partition from a position on."""
@@ -203,8 +206,11 @@ class Tail(Generic[Row]):
 
     def drop(self, partition: int) -> None:
         """``poll`` gives no more of a partition; what was read ahead is forgotten."""
-        self._places.pop(partition, None)
-        self._came = deque(each for each in self._came if each.partition() != partition)
+        place = self._places.pop(partition, None)
+        self._came = deque(each for each in self._came if each[0] != partition)
+        if place is not None and place.paused:
+            # A pause is the client's and would outlive this: followed again, nothing would come.
+            self._handle.resume([self._place(partition)])
         self._handle.incremental_unassign([self._place(partition)])
 
     def pause(self, partition: int) -> None:
@@ -221,52 +227,53 @@ class Tail(Generic[Row]):
     def poll(self, seconds: float) -> list[tuple[int, Row]]:
         """What has come, waiting for it at most so long.
 
-        LogTrimmed (its ``partition`` says where) if a place to read from is not there,
-        LogForbidden (likewise) if it is not to be read.
+        LogError if something is wrong with a partition (``partition`` says which), or with all.
         """
         if not self._came:
             self._fetch(seconds)
         rows: list[tuple[int, Row]] = []
         while self._came:
-            try:
-                rows.extend(self._rows(self._came[0]))
-            except LogError:
+            partition, what = self._came[0]
+            if isinstance(what, LogError):
                 if rows:
                     break  # theirs first: it stays, and is told next time
                 self._came.popleft()
-                raise
+                raise what
+            assert partition is not None
+            rows.append((partition, what))
             self._came.popleft()
         return rows
 
     def _fetch(self, seconds: float) -> None:
         try:
             first = self._handle.poll(seconds)
-            if first is None:
-                self._look()
-                return
-            self._came.append(first)
-            self._came.extend(self._handle.consume(CHUNK_MAX, 0))
+            if first is not None:
+                self._take(first)
+                more = self._handle.consume(CHUNK_MAX, 0)
+                for message in more:
+                    self._take(message)
+                if len(more) == CHUNK_MAX:
+                    return  # who seems to be silent may be next
+            self._look()
         except KafkaException as error:
             raise reading_failed(self._topic, error) from error
 
-    def _rows(self, message: Message) -> list[tuple[int, Row]]:
-        """The row of a message; none of one that only says where a partition ends."""
+    def _take(self, message: Message) -> None:
+        """Keep the row of a message, or what is wrong; nothing where it only says that a partition
+        ends."""
         partition, error = message.partition(), message.error()
-        if error is not None and error.code() in HARMLESS:
-            return []
-        assert partition is not None, error
         if error is None:
-            row = self._make(message)
+            assert partition is not None
             self._heard(partition, position_of(message) + 1)
-            return [(partition, row)]
+            self._came.append((partition, self._make(message)))
         elif error.code() == KafkaError._PARTITION_EOF:
+            assert partition is not None
             self._heard(partition, position_of(message))
-        elif not error.retriable():
-            failure = reading_failed(f"{self._topic}/{partition}", error)
-            if isinstance(failure, LogTrimmed | LogForbidden):
-                failure.partition = partition
-            raise failure
-        return []
+        elif error.code() not in HARMLESS and not error.retriable():
+            where = self._topic if partition is None else f"{self._topic}/{partition}"
+            failure = reading_failed(where, error)
+            failure.partition = partition
+            self._came.append((partition, failure))
 
     # A client that says nothing
 
@@ -280,8 +287,12 @@ class Tail(Generic[Row]):
         """Begin anew with a client that stays silent although there is something to read.
 
         One partition is asked about at a time; twice, since what is there may just be on its way.
+        It is looked by time, whatever came: others may be busy all the time.
         """
         now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
         for partition, place in self._places.items():
             if place.paused or now - place.heard_at < QUIET_SECONDS:
                 continue
@@ -290,6 +301,8 @@ class Tail(Generic[Row]):
                 self._begin_anew()
             else:
                 place.owed = self._end_of(self._topic, partition)
+                took = time.monotonic() - now
+                self._look_at = now + max(LOOK_SECONDS, took / LOOK_SHARE)
             return
 
     def _begin_anew(self) -> None:

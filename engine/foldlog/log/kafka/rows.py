@@ -47,11 +47,23 @@ def proposed(message: Message) -> Proposed:
 def stored(message: Message) -> Stored:
     """A message of the truth."""
     sequence, log_time, head = 0, 0, b""
-    for name, data in message.headers() or ():
+    for name, data in _headers(message):
         if name == HEADER and len(_bytes(data)) == _COLUMNS.size:
             sequence, log_time, head = _COLUMNS.unpack(_bytes(data))
     key, value = _bytes(message.key()), _bytes(message.value())
     return Stored(position_of(message), key, value, sequence, log_time, head)
+
+
+def _headers(message: Message) -> list[tuple[str, Any]]:
+    """The headers of a message; none where the client cannot give them.
+
+    A name that is no UTF-8 (others may write what they like) is a SystemError inside the client.
+    Whoever asks that message once more gets a broken list, and the process ends.
+    """
+    try:
+        return message.headers() or []
+    except Exception:
+        return []
 
 
 def _bytes(data: Any) -> bytes:
