@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from foldlog import aio, client, testing
 from foldlog.artifacts import ArtifactFolder
+from foldlog.plugins import (
+    RULES_OF_PLUGINS_MIN,
+    Access,
+    EventDefinition,
+    Id,
+    Plugin,
+    Text,
+    required,
+)
+from foldlog.worker import Agent, Worker
 from tests.cli_shell import Shell, make_shell
 from tests.client_runs import (
     BATCH,
@@ -114,6 +125,50 @@ def test_what_is_no_evidence_is_not_asked_for(engine: testing.Engine, shelf: She
         author="user:ada",
     )
     act(run, fact("f", evidence=None), author="user:ada")
+    assert shelf.asked == []
+
+
+def test_the_run_s_own_history_is_not_asked_for(engine: testing.Engine, shelf: Shelf) -> None:
+    """What the worker names by itself, of answers and of tasks, no check needs to know; another
+    run's history, or what only looks like a revision, it does."""
+    agent, granted = Agent(), []
+
+    @agent.step
+    def work(claim: Any) -> None:
+        granted.append(claim.wait_for_approval("publish", "may I?").granted)
+
+    run, worker = started(engine), Worker(engine, "worker-1", agent)
+    worker.work(until_idle=True)
+    run.signal("publish", True)
+    worker.work(until_idle=True)
+    assert (document(run)["result"], granted, shelf.asked) == ("completed", [True], [])
+    assert engine.verify(evidence=True).ok
+    other = started(engine, "run_2")
+    for name in ("run_1@rev2", "run_2@rev", "run_2@rev2#x", "run_2"):
+        refused(other.propose(fact("f", evidence=f"history://{name}")), "EVIDENCE_REQUIRED")
+
+
+def test_a_fork_s_copy_of_its_parent_s_history_is_not_asked_for(engine: testing.Engine) -> None:
+    """What a run's facts name of its own history still names the same in a fork."""
+    run = started(engine)
+    act(run, fact("f", evidence="history://run_1@rev1"))
+    accepted(run.fork("run_2", 2))
+    assert engine.verify(evidence=True).ok
+
+
+def test_a_plug_in_s_fields_are_its_own(shelf: Shelf) -> None:
+    """A field of a plug-in's event that is called fact or evidence is no evidence of foldlog's."""
+    fields = {"id": required(Id()), "fact": required(Text()), "evidence": required(Text())}
+
+    def note(access: Access, event: Mapping[str, Any]) -> None:
+        access.put(f"lab:note/{event['id']}", {"fact": event["fact"]})
+
+    noted = EventDefinition("Noted", fields, note, writes=("lab:note/{id}",), commutes=True)
+    lab = Plugin("lab", collections=("note",), events=[noted])
+    version = RULES_OF_PLUGINS_MIN
+    with testing.Engine(plugins={version: [lab]}, evidence_check=shelf) as engine:
+        run = engine.start("run_1", goal="look", rules_version=version)
+        accepted(run.propose(lab.event("Noted", id="n", fact="no evidence yet", evidence="none")))
     assert shelf.asked == []
 
 

@@ -7,15 +7,16 @@ Invariants:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from foldlog import client, testing
 from foldlog.worker import Agent, CannotTell, Failed, NotDone, Retries, Succeeded
 from tests import kit
-from tests.client_runs import act, event, started
+from tests.client_runs import NOW, OPERATOR, act, event, started
 from tests.kit import OTHER, Kit, state_of, types_of
 from tests.kit import engine as engine
 from tests.kit import made as made
@@ -212,7 +213,8 @@ def test_an_answer_that_says_nothing_is_asked_again(made: Kit, engine: testing.E
     worker.work(until_idle=True)
     run.signal("effect/charge-1", {"outcome": "succeeded"}, author="user:ada")
     worker.work(until_idle=True)
-    assert (state_of(run).result, world.returned) == ("completed", ["signal:effect/charge-1"])
+    [evidence] = world.returned
+    assert (state_of(run).result, evidence.split("@")[0]) == ("completed", "history://run_1")
 
 
 def test_an_operator_who_reconciles_wakes_the_run(made: Kit, engine: testing.Engine) -> None:
@@ -317,6 +319,85 @@ def test_a_reconciler_that_says_nothing(made: Kit, engine: testing.Engine) -> No
     assert state_of(run).effects[0].status == "intended"
 
 
+@pytest.mark.parametrize(
+    "verdict",
+    [Succeeded("order 12"), Failed("none"), Succeeded(cast(str, None)), Failed("bank:\udc80")],
+)
+def test_a_verdict_whose_evidence_is_no_reference(
+    made: Kit, engine: testing.Engine, verdict: Any
+) -> None:
+    """It settles nothing, is told to the author, and the other side is asked again later."""
+    world, run = World(), started(engine)
+    crash_in(made, engine, world, "after")
+    world.verdict = verdict
+    worker = made.worker(engine, agent=world.agent, retries=SOON)
+    for count in (1, 2):
+        worker.work(until_idle=True)
+        assert "its evidence is no reference" in state_of(run).waiting.reason
+        assert (state_of(run).effects[0].status, len(world.asked)) == ("intended", count)
+        engine.clock.advance(1)
+
+
+def test_a_verdict_whose_evidence_is_not_found(made: Kit) -> None:
+    """If the engine's check refuses it, the effect stays in doubt, and a person has to look: the
+    other side is asked once, and not again and again."""
+    with testing.Engine(now=NOW, evidence_check=lambda said: "found" not in said) as engine:
+        world, run = World(), started(engine)
+        crash_in(made, engine, world, "after")
+        worker = made.worker(engine, agent=world.agent)
+        worker.work(until_idle=True)
+        assert state_of(run).waiting.reason.startswith("EVIDENCE_REQUIRED")
+        assert (state_of(run).effects[0].status, len(world.asked)) == ("intended", 1)
+        world.verdict = Succeeded("bank:1")
+        run.signal(state_of(run).waiting.key, author="user:ada")
+        worker.work(until_idle=True)
+        assert (state_of(run).result, world.returned) == ("completed", ["bank:1"])
+
+
+def test_an_answer_without_evidence_to_a_long_question(made: Kit, engine: testing.Engine) -> None:
+    """What a person says counts whatever the effect's id is: the evidence is the run's history."""
+    agent, given, run = Agent(), [], started(engine)
+
+    @agent.effect("mail")
+    def mail(effect: Any) -> None:
+        raise OSError("no answer")
+
+    agent.step("work")(lambda claim: given.append(claim.perform("é" * 400, mail, "mail:ada")))
+    worker = made.worker(engine, agent=agent, retries=SOON)
+    worker.work(until_idle=True)
+    engine.clock.advance(1)
+    worker.work(until_idle=True)
+    run.signal(state_of(run).waiting.key, {"outcome": "succeeded"}, author="user:ada")
+    worker.work(until_idle=True)
+    assert state_of(run).result == "completed"
+    assert given[0].startswith("history://run_1@rev")
+
+
+def test_stopping_while_an_effect_is_in_doubt(made: Kit, engine: testing.Engine) -> None:
+    """A worker that is told to stop when it asks does not try again what did not happen."""
+    agent, tried, run = Agent(), [], started(engine)
+
+    @agent.effect("mail")
+    def mail(effect: Any) -> None:
+        tried.append(effect.id)
+        raise OSError("no answer")
+
+    @mail.reconciler
+    def ask(effect: Any) -> Failed:
+        worker.stop()
+        return Failed("mail:none")
+
+    @agent.step
+    def work(claim: Any) -> None:
+        for _ in range(2):
+            with suppress(OSError):
+                claim.perform("mail-1", mail, "mail:ada")
+
+    worker = made.worker(engine, agent=agent)
+    worker.work(until_idle=True)
+    assert (tried, state_of(run).lease) == (["mail-1"], None)
+
+
 def test_the_other_side_said_no(made: Kit, engine: testing.Engine) -> None:
     """NotDone is certain: the effect has failed, the step is told, and may try again later."""
     world, run = World(), started(engine)
@@ -355,6 +436,34 @@ def test_what_an_effect_requires_is_read_again(made: Kit, engine: testing.Engine
     assert required == [[{"subject": "stock:7", "observed_version": "v2"}]]
 
 
+def test_what_somebody_else_saw_meanwhile(made: Kit, engine: testing.Engine) -> None:
+    """If another author observes something newer between the second look and the intent, nothing is
+    done, and the step begins again on that."""
+    world, run = World(), started(engine)
+    reads: list[str] = []
+
+    @world.agent.step("careful")
+    def careful(claim: Any) -> None:
+        stock = claim.observe("stock:7", read)
+        claim.perform("charge-2", world.agent.effects["charge"], "bank:acct", 1, requires=[stock])
+
+    def read() -> str:
+        reads.append("v1" if len(reads) < 2 else "v2")
+        if len(reads) == 2:
+            engine.clock.advance(1)
+            seen = {"subject": "stock:7", "observed_state": "", "observed_at": engine.clock.now}
+            act(run, event("EnvironmentObserved", observed_version="v2", **seen), author=OPERATOR)
+        return reads[-1]
+
+    worker = made.worker(engine, agent=world.agent, retries=SOON)
+    worker.work(until_idle=True)
+    assert (len(world.ledger), state_of(run).waiting.kind) == (1, "timer")
+    assert "was seen at 'v1' and is now at 'v2'" in state_of(run).waiting.reason
+    engine.clock.advance(1)
+    worker.work(until_idle=True)
+    assert (len(world.ledger), state_of(run).result) == (2, "completed")
+
+
 def test_a_stale_writer_is_fenced_before_it_acts(
     made: Kit, engine: testing.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +494,26 @@ def test_no_effect_without_a_recorded_intent(made: Kit, engine: testing.Engine) 
     made.worker(engine, agent=world.agent).work(until_idle=True)
     assert (world.ledger, state_of(run).effects) == ([], [])
     assert state_of(run).waiting.reason.startswith("PERMISSION_REVOKED")
+
+
+def test_a_quarantined_intent_is_no_intent(made: Kit) -> None:
+    """A rule that raises at the intent quarantines its run: nothing is done, then or later."""
+    with testing.Engine(now=NOW, raise_in="EffectIntended") as engine:
+        world, run = World(), started(engine)
+        for _ in range(2):
+            made.worker(engine, agent=world.agent).work(until_idle=True)
+            assert (world.ledger, state_of(run).condition) == ([], "quarantined")
+            run.release("look again", author="operator:ops")
+            engine.clock.advance(61)
+
+
+def test_a_quarantined_report_ends_the_step(made: Kit) -> None:
+    """Where an outcome quarantines the run, the step does not go on as if it had been recorded."""
+    with testing.Engine(now=NOW, raise_in="EffectSucceeded") as engine:
+        world, run = World(), started(engine)
+        made.worker(engine, agent=world.agent).work(until_idle=True)
+        assert (world.ledger, world.returned) == (["run_1/charge-1"], [])
+        assert state_of(run).condition == "quarantined"
 
 
 def test_an_effect_after_a_cancel_reaches_the_ledger(made: Kit, engine: testing.Engine) -> None:

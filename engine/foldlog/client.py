@@ -115,6 +115,7 @@ class Engine(EngineOperations, EngineProofs, Reaching):
         the environment.
         ``evidence_check`` says of a reference whether what it names is there. It is asked before a
         proposal is handed in: one whose evidence is missing gets EVIDENCE_REQUIRED, unrecorded.
+        It is not asked for the run's own history (``history://RUN@revN``), which the worker names.
 
         HomeMissing, HomeExists (another number of partitions), Damaged (log and projection do
         not fit), Unavailable, Usage.

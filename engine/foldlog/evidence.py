@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from foldlog.artifacts import ArtifactFolder
 from foldlog.core.document import document
+from foldlog.core.values import is_plugin_type
 from foldlog.views import View
 from foldlog.working import Run
 
@@ -25,6 +26,7 @@ Json = dict[str, Any]
 EvidenceCheck = Callable[[str], bool]
 """Whether what a reference names is there. What it raises is the caller's to handle."""
 
+_OWN = re.compile("(?:history|effects)://(.+)@rev[0-9]+")
 _BY_HASH = re.compile("sha256/([0-9a-f]{64})")
 
 
@@ -61,16 +63,29 @@ THERE, UNTOLD = Look(True), Look(False)
 def named(events: Sequence[Mapping[str, Any]]) -> Iterator[Named]:
     """The evidence that a proposal's events name, in their order."""
     for index, event in enumerate(events):
+        if is_plugin_type(event["type"]):
+            continue  # what its fields mean is the plug-in's own
         fact = event.get("fact", {})
         for field, holder in (("evidence", event), ("fact.evidence", fact)):
             if "evidence" in holder:
                 yield Named(index, field, holder["evidence"])
 
 
-def missing(events: Sequence[Mapping[str, Any]], check: EvidenceCheck) -> Named | None:
-    """The first evidence that the check does not find; each reference is asked for once."""
+def is_own(reference: str, *run_ids: str | None) -> bool:
+    """Whether foldlog made a reference: it names what one of these runs was at a revision."""
+    match = _OWN.fullmatch(reference)
+    return match is not None and match[1] in run_ids
+
+
+def missing(run_id: str, events: Sequence[Mapping[str, Any]], check: EvidenceCheck) -> Named | None:
+    """The first evidence that the check does not find; each reference is asked for once.
+
+    The run's own history is there, and a check of the world outside does not know it.
+    """
     found: dict[str, bool] = {}
     for each in named(events):
+        if is_own(each.reference, run_id):
+            continue
         if each.reference not in found:
             found[each.reference] = check(each.reference)
         if not found[each.reference]:
@@ -99,8 +114,11 @@ class Survey:
                 self._look_at_run(view, run)
 
     def _look_at_run(self, view: View, run: Run) -> None:
-        for each in standing(document(run.state())):
-            found = look(each, self._home, self._check)
+        shown = document(run.state())
+        parent = (shown["forked_from"] or {}).get("run_id")
+        for each in standing(shown):
+            own = is_own(each.reference, run.run_id, parent)
+            found = UNTOLD if own else look(each, self._home, self._check)
             self._checked += found.told
             self._untold += not found.told
             if found.trouble is not None:

@@ -47,7 +47,7 @@ class Refusals:
         whoever proposes it again must get that answer, whatever became of the evidence."""
         if (check := self.engine.evidence_check) is None:
             return None
-        lost = missing(proposal.events, check)
+        lost = missing(self.run_id, proposal.events, check)
         if lost is None or self.outcome(proposal.batch_id) is not None:
             return None
         message = f"{lost.reference!r} is not found by the evidence check: name what is there"

@@ -32,6 +32,7 @@ class Claim(ClaimSteps):
     """One run, held by a worker: what a step works with. Leaving its ``async with`` lets it go."""
 
     threads: ThreadPoolExecutor
+    _awaits = True
 
     state = awaited(ClaimSteps._look)
     propose = awaited(ClaimSteps._propose_events)

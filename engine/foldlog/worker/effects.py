@@ -9,7 +9,6 @@ Invariants:
 
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
 from foldlog.core.values import is_reference
 from foldlog.errors import Usage
@@ -24,9 +23,10 @@ from foldlog.worker.agent import (
     Verdict,
 )
 from foldlog.worker.driving import Steps, do
-from foldlog.worker.endings import NotDone
+from foldlog.worker.endings import NotDone, Refused
 from foldlog.worker.holding import short
-from foldlog.worker.tools import Observed, Tools
+from foldlog.worker.progress import doubtful
+from foldlog.worker.tools import Observed, Tools, is_kept
 from foldlog.worker.waits import Answer
 
 ATTEMPT = "#"
@@ -59,11 +59,12 @@ class Effects(Tools):
         What ``requires`` names is read again first; Stale if it is no longer as it was seen.
         NotDone if the other side has certainly not done it.
         """
-        self._check_going_on()
         if ATTEMPT in id or len(id) > ID_CHARACTERS_MAX:
             shape = f"has no {ATTEMPT} and at most {ID_CHARACTERS_MAX} characters"
             raise Usage(f"the id of an effect {shape}: {id[:80]!r}")
+        self._check_callable_here(effect.function, effect.reconcile)
         while True:
+            self._check_going_on()
             state = yield from self._known()
             tried = [each for each in state.effects if each.id.split(ATTEMPT)[0] == id]
             last = next((each for each in tried if each.outcome != "failed"), None)
@@ -97,14 +98,14 @@ class Effects(Tools):
         self, call: EffectCall, effect: EffectKind, args: tuple[Any, ...], options: Json
     ) -> Steps[str | None]:
         try:
-            result_ref = yield do(effect.function, call, *args, **options)
+            result_ref = yield from self._given_by(effect.function, call, *args, **options)
         except NotDone as error:
             yield from self._report(_outcome(call.id, "EffectFailed", error=short(str(error))))
             raise
         except Exception as error:
             yield from self._report(_outcome(call.id, "EffectUnknown", reason=short(error)))
             raise
-        known = isinstance(result_ref, str) and is_reference(result_ref)
+        known = _is_evidence(result_ref)
         found = {"result_ref": result_ref} if known else {}
         yield from self._report(_outcome(call.id, "EffectSucceeded", **found))
         if result_ref is not None and not known:
@@ -117,7 +118,7 @@ class Effects(Tools):
         """Find out what became of an effect; waits for a person if asking does not tell."""
         call = EffectCall({name: effect[name] for name in EffectCall.__annotations__})
         key = f"effect/{effect.id}"
-        verdict: Verdict | None = _told((yield from self._answer(key)))
+        verdict: Verdict | None = self._told((yield from self._answer(key)))
         if verdict is None:
             yield from self._fence()  # a worker that lost the run asks nobody
             verdict = yield from self._asked(call)
@@ -126,13 +127,21 @@ class Effects(Tools):
             before = unknown if effect.status == "intended" else []
             reason = f"did {effect.kind} to {effect.target} happen? {verdict.reason}"
             answer = yield from self._ask("user", key, reason, None, *before)
-            verdict = _told(answer)
+            verdict = self._told(answer)
         if isinstance(verdict, Succeeded | Failed):
             if isinstance(verdict, Failed) and verdict.key_given_up:
                 yield from self._note_given_up(call.idempotency_key, verdict.evidence)
             outcome = "succeeded" if isinstance(verdict, Succeeded) else "failed"
             event = {"outcome": outcome, "evidence": verdict.evidence}
-            yield from self._report(_outcome(effect.id, "EffectReconciled", **event))
+            yield from self._reconcile(_outcome(effect.id, "EffectReconciled", **event))
+
+    def _reconcile(self, event: Json) -> Steps[None]:
+        """Report what became of an effect; Refused if that leaves it in doubt."""
+        outcome = yield from self._report(event)
+        if not outcome.accepted:
+            doubted = [effect.id for effect in doubtful((yield from self._look()))]
+            if event["effect_id"] in doubted:
+                raise Refused(outcome)
 
     def _note_given_up(self, key: str, evidence: str) -> Steps[None]:
         if not (yield do(self._was_used, "fact", GIVEN_UP + key)):
@@ -141,11 +150,28 @@ class Effects(Tools):
             yield from self._propose({"type": "FactConfirmed", "fact": fact})
 
     def _asked(self, call: EffectCall) -> Steps[Verdict]:
-        verdict = yield do(self.agent.reconcile, call)
-        if isinstance(verdict, Succeeded | Failed | CannotTell):
-            return verdict
+        verdict = yield from self._given_by(self.agent.reconcile, call)
         what = f"the reconciler of {call.kind} said {verdict!r}"
-        raise Usage(f"{what}: not Succeeded, Failed or CannotTell")
+        if not isinstance(verdict, Succeeded | Failed | CannotTell):
+            raise Usage(f"{what}: not Succeeded, Failed or CannotTell")
+        if not (isinstance(verdict, CannotTell) or _is_evidence(verdict.evidence)):
+            raise Usage(f"{what}: its evidence is no reference")
+        return verdict
+
+    def _told(self, answer: Answer | None) -> Succeeded | Failed | None:
+        """What a person said of an effect: ``{"outcome": "succeeded", "evidence": URI}``; of a
+        failed one also ``"key_given_up": true``. Without evidence it is the answer itself, which
+        stands in the run's history."""
+        payload = None if answer is None else answer.to_dict()["payload"]
+        if not isinstance(payload, dict):
+            return None
+        outcome = payload.get("outcome")
+        evidence: Any = payload.get("evidence")
+        if not _is_evidence(evidence):
+            evidence = f"history://{self.run_id}@rev{self._revision}"
+        if outcome == "failed":
+            return Failed(evidence, payload.get("key_given_up") is True)
+        return Succeeded(evidence) if outcome == "succeeded" else None
 
     def _reference_to(self, effect: Value) -> str | None:
         """What an effect that happened gave, or was found by when it was asked for."""
@@ -169,16 +195,6 @@ def _outcome(effect_id: str, type: str, **fields: Any) -> Json:
     return {"type": type, "effect_id": effect_id, **fields}
 
 
-def _told(answer: Answer | None) -> Succeeded | Failed | None:
-    """What a person said of an effect: ``{"outcome": "succeeded", "evidence": URI}``; of a failed
-    one also ``"key_given_up": true``."""
-    payload = None if answer is None else answer.to_dict()["payload"]
-    if answer is None or not isinstance(payload, dict):
-        return None
-    outcome = payload.get("outcome")
-    evidence = payload.get("evidence")
-    if not (isinstance(evidence, str) and is_reference(evidence)):
-        evidence = f"signal:{quote(answer.key)}"
-    if outcome == "failed":
-        return Failed(evidence, payload.get("key_given_up") is True)
-    return Succeeded(evidence) if outcome == "succeeded" else None
+def _is_evidence(value: Any) -> bool:
+    """Whether a value is a reference that an event can name."""
+    return isinstance(value, str) and is_reference(value) and is_kept(value)

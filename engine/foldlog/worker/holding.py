@@ -7,6 +7,8 @@ Invariants:
 - Before the outside world is touched the lease is certain: renewed by the log, or read there.
 """
 
+import functools
+import inspect
 import logging
 import threading
 import uuid
@@ -36,6 +38,8 @@ LOST = ("FENCED", "LEASE_HELD")
 STOPPED = ("RUN_FINISHED", "RUN_NOT_FOUND", "RUN_QUARANTINED", "MIGRATION_REQUIRED")
 OVERTAKEN = ("CONFLICT", "SUPERSEDED", "FUTURE_REVISION")
 
+_NOT_AWAITED = "a coroutine function needs the Worker of foldlog.worker.aio, which awaits it"
+
 logger = logging.getLogger("foldlog")
 
 
@@ -49,8 +53,16 @@ def _ends_the_run(event: AnyEvent) -> bool:
     return (event.type if isinstance(event, Event) else event.get("type")) == "RunFinished"
 
 
+def _is_coroutine_function(function: object) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004  # of an object that can be called
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
 class Holding:
     """One run, held by one worker."""
+
+    _awaits = False
+    """Whether what the author's functions give is awaited."""
 
     def __init__(
         self, run: Run, lease: Lease, agent: Agent, stopping: Callable[[], bool], runtime: Runtime
@@ -99,6 +111,22 @@ class Holding:
 
         return bool(self._run._read(work))
 
+    # The author's functions
+
+    def _check_callable_here(self, *functions: Callable[..., Any]) -> None:
+        """Usage for a coroutine function that nobody awaits, before its call is recorded."""
+        if not self._awaits and any(_is_coroutine_function(each) for each in functions):
+            raise Usage(_NOT_AWAITED)
+
+    def _given_by(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Steps[Any]:
+        """What a function of the author's gives; Usage if nobody has awaited it: it did nothing."""
+        answer = yield do(functools.partial(function, *args, **options))
+        if inspect.isawaitable(answer):
+            if inspect.iscoroutine(answer):
+                answer.close()
+            raise Usage(_NOT_AWAITED)
+        return answer
+
     # Proposing
 
     def new_id(self) -> str:
@@ -108,7 +136,7 @@ class Holding:
     def _propose(self, *events: AnyEvent, **options: Any) -> Steps[Outcome]:
         """A batch of the kit's own: accepted, or the step ends, or it raises Refused."""
         outcome = yield from self._offer(*events, **options)
-        if outcome.outcome == "rejected":
+        if not outcome.accepted:
             if outcome.code in OVERTAKEN:
                 raise Overtaken(outcome)
             raise Refused(outcome)
@@ -155,6 +183,9 @@ class Holding:
                 if self._is_closed() or self.runtime.monotonic() >= end:
                     raise
             yield Pause(OUTAGE_PAUSE_US)
+        if outcome.outcome == "quarantined":  # nothing of it was applied, and nothing more will be
+            self._lease.held = False
+            raise RunStopped(outcome.message)
         if outcome.outcome in ("accepted", "arbitration"):
             self._seen, self._revision = None, max(self._revision, outcome.revision)
         return outcome

@@ -12,13 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from foldlog.core.shapes import JSON_BYTES_MAX
-from foldlog.core.values import fits, format_instant
+from foldlog.core.values import (
+    LEVELS_MAX,
+    Fault,
+    canonical_json,
+    check_json,
+    fits,
+    format_instant,
+)
 from foldlog.errors import Usage
 from foldlog.worker.agent import Json
 from foldlog.worker.driving import Steps, do
 from foldlog.worker.endings import Stale
 from foldlog.worker.holding import short
 from foldlog.worker.waits import Waits
+
+LEVELS_AROUND = 3
+"""Of nesting, around a value that stands in an event: the proposal, its events, and the event."""
+
+LEFT_OUT = {"left_out": "this is no JSON of at most 64 KiB"}
+"""Is recorded in place of arguments and results that an event cannot hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +62,27 @@ class Tools(Waits):
         result (JSON, at most 64 KiB) is returned. A failed one is done again under the next id.
         """
         self._check_going_on()
+        self._check_callable_here(function)
         state = yield from self._known()
         given = step_id or f"{tool}-{state.revision}"
         if step_id is not None:
             given, done = yield do(self._earlier, step_id)
             if done is not None:
-                return done["result"]
+                return _returned_again(step_id, done["result"])
         started = {"type": "ToolStarted", "step_id": given, "tool": tool}
         if state.active_task_id is not None:
             started["task_id"] = state.active_task_id
         yield from self._propose({**started, "arguments": _arguments(args, options)})
         yield from self._fence_if_late()
         try:
-            result = yield do(function, *args, **options)
+            result = yield from self._given_by(function, *args, **options)
         except Exception as error:
             failed = {"step_id": given, "error": short(error), "recoverable": False}
             yield from self._report({"type": "ToolFailed", **failed})
             raise
-        yield from self._report({"type": "ToolSucceeded", "step_id": given, **_result(result)})
-        if step_id is not None and not _is_kept(result):
-            raise Usage(f"{step_id}: a result that is returned again is JSON of at most 64 KiB")
-        return result
+        kept = _result(result)
+        yield from self._report({"type": "ToolSucceeded", "step_id": given, **kept})
+        return result if step_id is None else _returned_again(step_id, kept.get("result"))
 
     def _earlier(self, step_id: str) -> tuple[str, Json | None]:
         """The id for the next attempt of a step, or the one that succeeded with its report."""
@@ -99,7 +112,7 @@ class Tools(Waits):
         return seen
 
     def _read(self, subject: str, read: Callable[[], Any]) -> Steps[Observed]:
-        found = yield do(read)
+        found = yield from self._given_by(read)
         version, seen = found if isinstance(found, tuple) else (found, "")
         if not (isinstance(version, str) and isinstance(seen, str)):
             raise Usage(f"{subject!r} was read as {found!r}: not a version, or version and state")
@@ -130,21 +143,32 @@ class Tools(Waits):
         yield from self._propose(*moved, safe)
 
 
-def _is_kept(value: Any) -> bool:
+def is_kept(value: Any) -> bool:
     """Whether a value can stand in an event, and is the same when it is read again."""
     try:
-        text = json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
+        check_json(value, LEVELS_MAX - LEVELS_AROUND)
+    except Fault:
         return False
-    return bool(json.loads(text) == value) and fits(text, JSON_BYTES_MAX)
+    return fits(canonical_json(value), JSON_BYTES_MAX)
 
 
 def _arguments(args: tuple[Any, ...], options: Json) -> Json:
     """A call's arguments as they can be recorded: what is no JSON by its text."""
     shown = {**options, **({"args": list(args)} if args else {})}
-    shown = json.loads(json.dumps(shown, default=repr))
-    return shown if _is_kept(shown) else {"left_out": "they are no JSON of at most 64 KiB"}
+    try:
+        shown = json.loads(json.dumps(shown, default=repr))
+    except Exception:  # a key that is no text, a value that holds itself, a repr that raises
+        return LEFT_OUT
+    return shown if is_kept(shown) else LEFT_OUT
 
 
 def _result(result: Any) -> Json:
-    return {"result": result} if result is not None and _is_kept(result) else {}
+    """A call's result as it can be recorded. None is nothing, and what cannot be kept says so."""
+    return {} if result is None else {"result": result if is_kept(result) else LEFT_OUT}
+
+
+def _returned_again(step_id: str, result: Any) -> Any:
+    """A recorded result; Usage, in each pass, if it could not be kept."""
+    if result == LEFT_OUT:
+        raise Usage(f"{step_id}: a result that is returned again is JSON of at most 64 KiB")
+    return result
