@@ -193,7 +193,7 @@ class ClaimSteps(Effects):
         if state.status != "running":
             yield from self._pause(short(error), (yield do(self._pauses, RETRY)) + 1)
             return
-        call = {"step_id": f"step-{self._revision}"}
+        call = {"step_id": self._call_id("step")}
         started = {"type": "ToolStarted", "tool": "step", **call}
         if state.active_task_id is not None:
             started["task_id"] = state.active_task_id

@@ -23,14 +23,11 @@ from foldlog.worker.agent import (
     Verdict,
 )
 from foldlog.worker.driving import Steps, do
-from foldlog.worker.endings import NotDone, Refused
-from foldlog.worker.holding import short
+from foldlog.worker.endings import NotDone, Refused, Stale
+from foldlog.worker.holding import MARK, short
 from foldlog.worker.progress import doubtful
 from foldlog.worker.tools import Observed, Tools, is_kept
 from foldlog.worker.waits import Answer
-
-ATTEMPT = "#"
-"""Stands between an effect's id and the number of a later attempt."""
 
 ID_CHARACTERS_MAX = 1_900
 """Of an effect's id: what is made of it, keys of waits and of attempts, is longer."""
@@ -59,14 +56,14 @@ class Effects(Tools):
         What ``requires`` names is read again first; Stale if it is no longer as it was seen.
         NotDone if the other side has certainly not done it.
         """
-        if ATTEMPT in id or len(id) > ID_CHARACTERS_MAX:
-            shape = f"has no {ATTEMPT} and at most {ID_CHARACTERS_MAX} characters"
+        if MARK in id or len(id) > ID_CHARACTERS_MAX:
+            shape = f"has no {MARK} and at most {ID_CHARACTERS_MAX} characters"
             raise Usage(f"the id of an effect {shape}: {id[:80]!r}")
         self._check_callable_here(effect.function, effect.reconcile)
         while True:
             self._check_going_on()
             state = yield from self._known()
-            tried = [each for each in state.effects if each.id.split(ATTEMPT)[0] == id]
+            tried = [each for each in state.effects if each.id.split(MARK)[0] == id]
             last = next((each for each in tried if each.outcome != "failed"), None)
             if last is None:
                 break
@@ -77,8 +74,8 @@ class Effects(Tools):
         number = len(tried) + 1
         key = idempotency_key or f"{self.run_id}/{id}"
         if tried:
-            key = _next_key(state, tried, f"{key}{ATTEMPT}{number}")
-        attempt = id if number == 1 else f"{id}{ATTEMPT}{number}"
+            key = _next_key(state, tried, f"{key}{MARK}{number}")
+        attempt = id if number == 1 else f"{id}{MARK}{number}"
         call = {"id": attempt, "kind": effect.kind, "target": target, "idempotency_key": key}
         yield from self._intend(call, requires)
         return (yield from self._act(EffectCall(call), effect, args, options))
@@ -91,8 +88,22 @@ class Effects(Tools):
         intent: Json = {"type": "EffectIntended", "effect": call}
         if required:
             intent["requires"] = required
-        yield from self._propose(self._checkpoint_event("before_effect", state), intent)
+        try:
+            yield from self._propose(self._checkpoint_event("before_effect", state), intent)
+        except Refused as refused:
+            if refused.outcome.code == "STALE_OBSERVATION":
+                yield from self._find_stale(required)
+            raise
         yield from self._fence()
+
+    def _find_stale(self, required: Sequence[Json]) -> Steps[None]:
+        """Stale for what somebody else has observed since this claim read it again."""
+        state = yield from self._look()
+        latest = {each.subject: each.observed_version for each in state.environment_observations}
+        for each in required:
+            found = latest.get(each["subject"])
+            if found != each["observed_version"]:
+                raise Stale(each["subject"], each["observed_version"], found)
 
     def _act(
         self, call: EffectCall, effect: EffectKind, args: tuple[Any, ...], options: Json

@@ -40,12 +40,18 @@ OVERTAKEN = ("CONFLICT", "SUPERSEDED", "FUTURE_REVISION")
 
 _NOT_AWAITED = "a coroutine function needs the Worker of foldlog.worker.aio, which awaits it"
 
+MARK = "#"
+"""In no id of an author's: it stands between an id and what the kit adds to it."""
+
 logger = logging.getLogger("foldlog")
 
 
 def short(error: object) -> str:
     """An error as a text that can be recorded."""
-    text = repr(error) if isinstance(error, BaseException) else str(error)
+    try:
+        text = repr(error) if isinstance(error, BaseException) else str(error)
+    except Exception:  # the author's own, which may raise what it likes
+        text = type(error).__name__
     return text.encode("utf-8", "replace").decode()[:TEXT_MAX]
 
 
@@ -156,6 +162,10 @@ class Holding:
         if outcome.accepted and any(_ends_the_run(event) for event in events):
             self._lease.held = False  # released with the end
         return outcome
+
+    def _call_id(self, tool: str) -> str:
+        """The id of a call that nobody named, at the revision that is known; so it is new."""
+        return f"{tool}{MARK}rev{self._revision}"
 
     def _checkpoint_event(self, boundary: str, state: RunState, **fields: Any) -> Json:
         """A checkpoint at the revision that is known; revisions only grow, so its id is new."""

@@ -24,7 +24,7 @@ from foldlog.errors import Usage
 from foldlog.worker.agent import Json
 from foldlog.worker.driving import Steps, do
 from foldlog.worker.endings import Stale
-from foldlog.worker.holding import short
+from foldlog.worker.holding import MARK, short
 from foldlog.worker.waits import Waits
 
 LEVELS_AROUND = 3
@@ -62,9 +62,11 @@ class Tools(Waits):
         result (JSON, at most 64 KiB) is returned. A failed one is done again under the next id.
         """
         self._check_going_on()
+        if step_id is not None and MARK in step_id:
+            raise Usage(f"a step id has no {MARK}: {step_id[:80]!r}")
         self._check_callable_here(function)
         state = yield from self._known()
-        given = step_id or f"{tool}-{state.revision}"
+        given = self._call_id(tool)
         if step_id is not None:
             given, done = yield do(self._earlier, step_id)
             if done is not None:
@@ -91,7 +93,7 @@ class Tools(Waits):
             if (report := self._report_of(attempt)) is not None:
                 return attempt, report
             number += 1
-            attempt = f"{step_id}#{number}"
+            attempt = f"{step_id}{MARK}{number}"
         return attempt, None
 
     def _report_of(self, step_id: str) -> Json | None:
