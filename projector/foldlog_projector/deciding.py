@@ -209,11 +209,17 @@ class Deciding:
             logger.info("goes on with partition %d", self.number, extra=facts)
         self.outage, self._pause = None, OUTAGE_US_MIN
 
-    def unreadable(self, error: LogError) -> None:
-        """The log does not read any more here, until it does: it is opened anew then."""
+    def forbidden(self, error: LogForbidden) -> None:
+        """The log is not to be read any more, until it is: it is opened anew then."""
         self._close()
-        lacking = isinstance(error, LogForbidden)
-        self._failed(error, "waits for a right to" if lacking else "cannot read the log of")
+        self._failed(error, "waits for a right to")
+
+    def unreadable(self, error: LogError) -> None:
+        """What comes next does not read, until it does. The store stays open: a broker that has
+        just begun may know of no topic, and to look at the topics then would halt for good."""
+        self._log.disown(self.number)
+        self._turning = False
+        self._failed(error, "cannot read the log of")
 
     def trimmed(self, error: LogTrimmed) -> None:
         """What is to be decided next is not in the log any more."""

@@ -268,6 +268,8 @@ class Member:
                 return
             if isinstance(error, LogTrimmed):
                 deciding.trimmed(error)
+            elif isinstance(error, LogForbidden):
+                deciding.forbidden(error)
             else:
                 deciding.unreadable(error)
 
