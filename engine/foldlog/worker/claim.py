@@ -16,7 +16,7 @@ from foldlog.errors import Damaged, EngineForked
 from foldlog.events import Event
 from foldlog.results import Outcome, RunState
 from foldlog.worker.agent import Json, new_plan
-from foldlog.worker.driving import Steps, do
+from foldlog.worker.driving import Call, Steps, do, owed, theirs
 from foldlog.worker.effects import Effects
 from foldlog.worker.endings import GiveUp, HandOver, Refused, RunStopped, RunWaits, StepEnded
 from foldlog.worker.holding import OUTAGES, short
@@ -36,7 +36,7 @@ class ClaimSteps(Effects):
     """A claim's steps, for both kinds of caller."""
 
     retries = Retries()
-    left: Callable[[Any, bool], None] = staticmethod(lambda claim, held: None)
+    left: Callable[[Any, bool], None] = staticmethod(lambda claim, refused: None)
 
     # After it was claimed
 
@@ -114,10 +114,14 @@ class ClaimSteps(Effects):
         else:
             yield from self._finish(state)
 
+    def _called(self, function: Callable[[Any], Any]) -> Call:
+        """A call of a step or of the plan, in which this claim is called."""
+        return theirs(function, self)
+
     def _plan(self, state: RunState) -> Steps[None]:
         adopted: list[Json] = []
         if not work_left(state):
-            tasks = yield do(self.agent.planner, self)
+            tasks = yield self._called(self.agent.planner)
             state = yield from self._known()
             adopted = [{"type": "PlanAdopted", "tasks": new_plan(tasks or [], state)}]
         yield from self._propose(*adopted, {"type": "RunTransitioned", "to": "running"})
@@ -132,7 +136,7 @@ class ClaimSteps(Effects):
             started = {"type": "TaskStarted", "task_id": task_id, "worker": self.worker_id}
             yield from self._propose(started)
         try:
-            evidence = yield do(step, self)
+            evidence = yield self._called(step)
         except GiveUp as error:
             reason = short(str(error))
             yield from self._propose({"type": "TaskFailed", "task_id": task_id, "reason": reason})
@@ -224,7 +228,7 @@ class ClaimSteps(Effects):
 
     def _leave(self, ending: BaseException | None = None) -> Steps[bool]:
         """Let the run go, if it is still held; whether ``ending`` is no more than a step's end."""
-        held = self._lease.epoch > 0
+        refused = ending is None and self._lease.epoch == 0
         try:
             if self._lease.held:
                 safe = ending is None or isinstance(ending, HandOver)
@@ -232,7 +236,7 @@ class ClaimSteps(Effects):
         except (StepEnded, *OUTSIDE) as error:  # the lease ends by itself
             logger.warning("run %s was left without a word: %s", self.run_id, error)
         finally:
-            self.left(self, held)
+            yield owed(self.left, self, refused)
         return isinstance(ending, StepEnded)
 
     def _last_checkpoint(self) -> Steps[list[Json]]:

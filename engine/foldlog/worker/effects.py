@@ -23,7 +23,7 @@ from foldlog.worker.agent import (
     Succeeded,
     Verdict,
 )
-from foldlog.worker.driving import Steps, do
+from foldlog.worker.driving import Steps, do, theirs
 from foldlog.worker.endings import NotDone
 from foldlog.worker.holding import short
 from foldlog.worker.tools import Observed, Tools
@@ -97,7 +97,7 @@ class Effects(Tools):
         self, call: EffectCall, effect: EffectKind, args: tuple[Any, ...], options: Json
     ) -> Steps[str | None]:
         try:
-            result_ref = yield do(effect.function, call, *args, **options)
+            result_ref = yield theirs(effect.function, call, *args, **options)
         except NotDone as error:
             yield from self._report(_outcome(call.id, "EffectFailed", error=short(str(error))))
             raise
@@ -141,7 +141,7 @@ class Effects(Tools):
             yield from self._propose({"type": "FactConfirmed", "fact": fact})
 
     def _asked(self, call: EffectCall) -> Steps[Verdict]:
-        verdict = yield do(self.agent.reconcile, call)
+        verdict = yield theirs(self.agent.reconcile, call)
         if isinstance(verdict, Succeeded | Failed | CannotTell):
             return verdict
         what = f"the reconciler of {call.kind} said {verdict!r}"

@@ -15,8 +15,8 @@ from foldlog.core.shapes import JSON_BYTES_MAX
 from foldlog.core.values import fits, format_instant
 from foldlog.errors import Usage
 from foldlog.worker.agent import Json
-from foldlog.worker.driving import Steps, do
-from foldlog.worker.endings import Stale
+from foldlog.worker.driving import Steps, do, theirs
+from foldlog.worker.endings import Stale, StepEnded
 from foldlog.worker.holding import short
 from foldlog.worker.waits import Waits
 
@@ -61,8 +61,10 @@ class Tools(Waits):
         yield from self._propose({**started, "arguments": _arguments(args, options)})
         yield from self._fence_if_late()
         try:
-            result = yield do(function, *args, **options)
-        except Exception as error:
+            result = yield theirs(function, *args, **options)
+        except (StepEnded, GeneratorExit):
+            raise
+        except BaseException as error:  # cancelled, too: no call is left pending
             failed = {"step_id": given, "error": short(error), "recoverable": False}
             yield from self._report({"type": "ToolFailed", **failed})
             raise
@@ -99,7 +101,7 @@ class Tools(Waits):
         return seen
 
     def _read(self, subject: str, read: Callable[[], Any]) -> Steps[Observed]:
-        found = yield do(read)
+        found = yield theirs(read)
         version, seen = found if isinstance(found, tuple) else (found, "")
         if not (isinstance(version, str) and isinstance(seen, str)):
             raise Usage(f"{subject!r} was read as {found!r}: not a version, or version and state")
