@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 import types
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -243,5 +244,52 @@ def test_time_is_up_here_too() -> None:
         assert (await run.propose({"type": "Unheard"})).code == "MALFORMED"
         for _ in range(2):
             await engine.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_cancelled_open_leaves_nothing_open(tmp_path: Path, times: int) -> None:
+    """Who is cancelled while an engine is being opened leaves no engine behind."""
+
+    async def work() -> None:
+        opening = asyncio.create_task(aio.Engine.open(tmp_path, create=True))
+        await asyncio.sleep(0)
+        for _ in range(times):
+            opening.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    before = set(threading.enumerate())
+    run(work())
+    new = set(threading.enumerate()) - before
+    assert [each for each in new if each.name == "foldlog-turn"] == []
+
+
+def test_an_engine_that_is_closed(tmp_path: Path) -> None:
+    """After its end every call says what the client's says: that this engine is closed."""
+
+    async def work() -> None:
+        engine = await aio.Engine.open(tmp_path, create=True, author="user:ada")
+        run = await engine.start("run_1", goal="count")
+        await engine.close()
+        for call in (engine.runs, run.state, lambda: run.propose(fact("f"))):
+            with pytest.raises(errors.Unavailable, match="this engine is closed"):
+                await call()
+
+    run(work())
+
+
+def test_a_stop_iteration_comes_through(tmp_path: Path) -> None:
+    """A check that raises StopIteration does not leave its caller waiting for ever."""
+
+    async def work() -> None:
+        async with await aio.Engine.open(
+            tmp_path, create=True, author="user:ada", evidence_check=lambda uri: next(iter(()))
+        ) as engine:
+            run = await engine.start("run_1", goal="count")
+            with pytest.raises(RuntimeError, match="StopIteration"):
+                await asyncio.wait_for(run.propose(fact("f")), 10)
 
     run(work())

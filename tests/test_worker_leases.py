@@ -284,7 +284,7 @@ def test_a_tool_is_not_called_by_who_stood_still(
 
 def test_a_call_that_cannot_be_cancelled_is_waited_for() -> None:
     """An async worker that is cancelled while an effect is on its way in a thread keeps its lease
-    until that is done: nobody is asked meanwhile whether it happened."""
+    until that is done, and reports what came of it: nobody is asked whether it happened."""
     acting, may_end, told = threading.Event(), threading.Event(), list[str]()
     agent = Agent()
 
@@ -321,4 +321,4 @@ def test_a_call_that_cannot_be_cancelled_is_waited_for() -> None:
     with testing.Engine(now=NOW) as engine:
         run = started(engine)
         asyncio.run(cancelled(engine))
-        assert (told, state_of(run).result) == (["acted", "asked"], "completed")
+        assert (told, state_of(run).result) == (["acted"], "completed")

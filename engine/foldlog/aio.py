@@ -10,6 +10,7 @@
 
 Invariants:
 - Nothing is done here: every call is the client's. What holds there holds here.
+- Who is cancelled while an engine is being opened waits for it, and it is closed again.
 - Cancelling a call stops the waiting, not the proposal: it may still be decided, as after a
   time-out; give a ``batch_id`` to ask ``outcome`` later.
 """
@@ -24,6 +25,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from foldlog import client
 from foldlog.results import HistoryRow, Outcome, Waited
+from foldlog.threads import begin, over
 
 THREADS_MAX = 32
 """Calls of one engine under way at once; further ones wait for a thread."""
@@ -40,7 +42,11 @@ class _Twin:
         self._threads = threads
 
     async def _call(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        try:
+            running = begin(work, self._threads)
+        except RuntimeError:  # its threads are gone with the engine: the client itself says so
+            running = begin(work, None)
+        return await running
 
 
 def _later(
@@ -136,6 +142,16 @@ class Run(_Twin):
             await asyncio.sleep(watch.pause())
 
 
+async def _opened(opening: Callable[[], client.Engine]) -> client.Engine:
+    """An engine; nobody has it where the caller was cancelled meanwhile, so it is closed then."""
+    running = begin(opening, None)
+    if (cancelled := await over(running)) is None:
+        return running.result()
+    if running.exception() is None:
+        await over(begin(running.result().close, None))
+    raise cancelled
+
+
 class Engine(_Twin):
     """An open home; see ``client.Engine``."""
 
@@ -146,12 +162,12 @@ class Engine(_Twin):
     @classmethod
     async def open(cls, directory: str | os.PathLike[str], **options: Any) -> Self:
         """Open a home; options and errors as of ``client.Engine.open``."""
-        return cls(await asyncio.to_thread(client.Engine.open, directory, **options))
+        return cls(await _opened(functools.partial(client.Engine.open, directory, **options)))
 
     @classmethod
     async def connect(cls, url: str, **options: Any) -> Self:
         """Connect to a log on Kafka; options and errors as of ``client.Engine.connect``."""
-        return cls(await asyncio.to_thread(client.Engine.connect, url, **options))
+        return cls(await _opened(functools.partial(client.Engine.connect, url, **options)))
 
     def run(self, run_id: str) -> Run:
         """A handle on a run, which need not exist."""
@@ -182,8 +198,10 @@ class Engine(_Twin):
         """Leave the home; nothing acknowledged is lost. May be called twice."""
         if not self._closed:
             self._closed = True
-            await self._call(self._twin.close)
-            self._threads.shutdown(wait=False)
+            try:
+                await self._call(self._twin.close)
+            finally:
+                self._threads.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:
         return self

@@ -9,23 +9,58 @@
 Steps, plans, effects and reconcilers may be coroutines; plain functions run in a thread.
 
 Invariants:
-- Nothing is done here: what the names do is written once, as steps, for both kinds of caller.
+- What the names do is written once, as steps, for both kinds of caller. What is added here is only
+  what calls at the same time need.
 """
 
 import asyncio
-import signal
-import threading
+import functools
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from foldlog.client import Engine
+from foldlog.errors import Usage
+from foldlog.threads import over
 from foldlog.worker.claim import ClaimSteps
-from foldlog.worker.driving import awaited, drive_async
+from foldlog.worker.driving import Call, Steps, awaited, drive_async
+from foldlog.worker.signals import stopping_on_signals
 from foldlog.worker.working import WorkerSteps
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 THREADS_MAX = 32
 """Calls of one worker under way at once; further ones wait for a thread."""
+
+_under_way: ContextVar[list[asyncio.Task[Any]]] = ContextVar("foldlog_calls_of_a_step")
+"""The tasks that are in a call of a claim, begun by the step that this is in."""
+
+
+def _once(
+    method: Callable[Concatenate["Claim", P], Steps[T]],
+    name_of: Callable[[tuple[Any, ...], dict[str, Any]], str | None],
+) -> Callable[Concatenate["Claim", P], Steps[T]]:
+    """What is done once in a run's life, by its name, is not done twice at a time either."""
+
+    @functools.wraps(method)
+    def steps(self: "Claim", /, *args: P.args, **options: P.kwargs) -> Steps[T]:
+        name = name_of(args, options)
+        if name is None:
+            return (yield from method(self, *args, **options))
+        key = method.__name__, name
+        if key in self._names:
+            raise Usage(f"{name!r} is under way already")
+        self._names.add(key)
+        try:
+            return (yield from method(self, *args, **options))
+        finally:
+            self._names.discard(key)
+
+    return steps
 
 
 class Claim(ClaimSteps):
@@ -34,10 +69,40 @@ class Claim(ClaimSteps):
     threads: ThreadPoolExecutor
     _awaits = True
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._turns = asyncio.Lock()
+        self._names: set[tuple[str, str]] = set()
+
+    def _called(self, function: Callable[[Any], Any]) -> Call:
+        return replace(super()._called(function), around=self._with_its_calls)
+
+    async def _with_its_calls(self, answer: Awaitable[Any]) -> Any:
+        """A step has ended when the calls that it began have: what goes on asks about effects."""
+        begun: list[asyncio.Task[Any]] = []
+        outside = _under_way.set(begun)
+        try:
+            return await answer
+        finally:
+            _under_way.reset(outside)
+            for each in begun:
+                each.cancel()
+            if (cancelled := await over(*begun)) is not None:
+                raise cancelled
+
+    async def _driven(self, steps: Steps[Any]) -> Any:
+        calls, task = _under_way.get([]), asyncio.current_task()
+        assert task is not None  # a coroutine runs in one
+        calls.append(task)
+        try:
+            return await drive_async(steps, self.threads, self._turns)
+        finally:
+            calls.remove(task)
+
     state = awaited(ClaimSteps._look)
     propose = awaited(ClaimSteps._propose_events)
-    tool = awaited(ClaimSteps._tool)
-    perform = awaited(ClaimSteps._perform)
+    tool = awaited(_once(ClaimSteps._tool, lambda args, options: options.get("step_id")))
+    perform = awaited(_once(ClaimSteps._perform, lambda args, options: args[0] if args else None))
     observe = awaited(ClaimSteps._observe)
     checkpoint = awaited(ClaimSteps._checkpoint)
     wait_for_user = awaited(ClaimSteps._wait_for_user)
@@ -55,7 +120,7 @@ class Claim(ClaimSteps):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        return await drive_async(self._leave(error), self.threads)
+        return bool(await self._driven(self._leave(error)))
 
 
 class Worker(WorkerSteps):
@@ -77,23 +142,31 @@ class Worker(WorkerSteps):
         claim.threads = self.threads
         return claim  # type: ignore[no-any-return]
 
+    async def _driven(self, steps: Steps[Any]) -> Any:
+        return await drive_async(steps, self.threads)
+
     claim = awaited(WorkerSteps._claim)
 
     async def work(self, *, until_idle: bool = False, at_once: int = 1) -> int:
         """Claim and work until ``stop``, SIGTERM or SIGINT, on so many runs ``at_once``.
 
         Returns how many claims there were. With ``until_idle``: until there is nothing to claim at
-        the moment. The signals count where the loop runs in the main thread.
+        the moment. The signals count where the loop runs in the main thread; after the first one
+        the application's own handlers stand again. What is under way in a thread has ended when
+        this returns, however often it is cancelled.
         """
-        loop, caught = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
-        handles = threading.current_thread() is threading.main_thread()
-        for number in caught if handles else ():
-            loop.add_signal_handler(number, self.stop)
-        try:
-            works = (
-                drive_async(self._work(until_idle=until_idle), self.threads) for _ in range(at_once)
-            )
-            return sum(await asyncio.gather(*works))
-        finally:
-            for number in caught if handles else ():
-                loop.remove_signal_handler(number)
+        with stopping_on_signals(self.stop):
+            steps = (self._work(until_idle=until_idle) for _ in range(at_once))
+            works = [asyncio.create_task(self._driven(each)) for each in steps]
+            cancelled = None
+            try:
+                await asyncio.wait(works, return_when=asyncio.FIRST_EXCEPTION)
+            except asyncio.CancelledError as error:
+                cancelled = error
+            for each in works:
+                each.cancel()
+            cancelled = await over(*works) or cancelled
+        failed = [each for each in works if not each.cancelled() and each.exception() is not None]
+        if cancelled is not None:
+            raise cancelled
+        return sum(each.result() for each in failed or works)

@@ -4,15 +4,12 @@ Invariants:
 - Nothing is done here: what the names do is written once, as steps, for both kinds of caller.
 """
 
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from foldlog.worker.claim import ClaimSteps
 from foldlog.worker.driving import blocking, drive
+from foldlog.worker.signals import stopping_on_signals
 from foldlog.worker.working import WorkerSteps
 
 
@@ -58,27 +55,3 @@ class Worker(WorkerSteps):
         """
         with stopping_on_signals(self.stop):
             return drive(self._work(until_idle=until_idle), self.runtime)
-
-
-@contextlib.contextmanager
-def stopping_on_signals(stop: Any) -> Iterator[None]:
-    """While in here the first SIGTERM or SIGINT calls ``stop``, and the next does what it did."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        while before:
-            signal.signal(*before.popitem())
-
-    def caught(number: int, frame: Any) -> None:
-        restore()
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, caught)
-    try:
-        yield
-    finally:
-        restore()

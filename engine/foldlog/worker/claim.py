@@ -16,7 +16,7 @@ from foldlog.errors import Damaged, EngineForked
 from foldlog.events import Event
 from foldlog.results import Outcome, RunState
 from foldlog.worker.agent import Json, new_plan
-from foldlog.worker.driving import Steps, do
+from foldlog.worker.driving import Call, Steps, do, owed, theirs
 from foldlog.worker.effects import Effects
 from foldlog.worker.endings import GiveUp, HandOver, Refused, RunStopped, RunWaits, StepEnded
 from foldlog.worker.holding import OUTAGES, short
@@ -48,7 +48,7 @@ class ClaimSteps(Effects):
     """A claim's steps, for both kinds of caller."""
 
     retries = Retries()
-    left: Callable[[Any, bool], None] = staticmethod(lambda claim, held: None)
+    left: Callable[[Any, bool], None] = staticmethod(lambda claim, refused: None)
     is_stuck = False
     """Whether it ends with a run that seems free, and with which nothing can be done now."""
 
@@ -128,11 +128,15 @@ class ClaimSteps(Effects):
         else:
             yield from self._finish(state)
 
+    def _called(self, function: Callable[[Any], Any]) -> Call:
+        """A call of a step or of the plan, in which this claim is called."""
+        return theirs(function, self)
+
     def _plan(self, state: RunState) -> Steps[None]:
         adopted: list[Json] = []
         try:
             if not work_left(state):
-                tasks = yield do(self.agent.planner, self)
+                tasks = yield self._called(self.agent.planner)
                 state = yield from self._known()
                 adopted = [{"type": "PlanAdopted", "tasks": new_plan(tasks or [], state)}]
         except GiveUp as error:
@@ -155,7 +159,7 @@ class ClaimSteps(Effects):
             started = {"type": "TaskStarted", "task_id": task_id, "worker": self.worker_id}
             yield from self._propose(started)
         try:
-            evidence = yield do(step, self)
+            evidence = yield self._called(step)
         except GiveUp as error:
             reason = short(str(error))
             yield from self._propose({"type": "TaskFailed", "task_id": task_id, "reason": reason})
@@ -269,7 +273,7 @@ class ClaimSteps(Effects):
 
     def _leave(self, ending: BaseException | None = None) -> Steps[bool]:
         """Let the run go, if it is still held; whether ``ending`` is no more than a step's end."""
-        held = self._lease.epoch > 0
+        refused = ending is None and self._lease.epoch == 0
         try:
             if self._lease.held:
                 safe = ending is None or isinstance(ending, HandOver)
@@ -277,7 +281,7 @@ class ClaimSteps(Effects):
         except (StepEnded, *OUTSIDE) as error:  # the lease ends by itself
             logger.warning("run %s was left without a word: %s", self.run_id, error)
         finally:
-            self.left(self, held)
+            yield owed(self.left, self, refused)
         return isinstance(ending, StepEnded)
 
     def _last_checkpoint(self) -> Steps[list[Json]]:

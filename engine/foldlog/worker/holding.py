@@ -7,7 +7,6 @@ Invariants:
 - Before the outside world is touched the lease is certain: renewed by the log, or read there.
 """
 
-import functools
 import inspect
 import logging
 import threading
@@ -22,7 +21,7 @@ from foldlog.results import Outcome, RunState
 from foldlog.runtime import SECOND, Runtime
 from foldlog.views import View
 from foldlog.worker.agent import Agent, Json
-from foldlog.worker.driving import Pause, Steps, do, drive
+from foldlog.worker.driving import Call, Pause, Steps, do, drive, owed, theirs
 from foldlog.worker.endings import HandOver, LeaseLost, Overtaken, Refused, RunStopped
 from foldlog.worker.lease import Lease
 
@@ -126,7 +125,7 @@ class Holding:
 
     def _given_by(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Steps[Any]:
         """What a function of the author's gives; Usage if nobody has awaited it: it did nothing."""
-        answer = yield do(functools.partial(function, *args, **options))
+        answer = yield theirs(function, *args, **options)
         if inspect.isawaitable(answer):
             if inspect.iscoroutine(answer):
                 answer.close()
@@ -176,18 +175,20 @@ class Holding:
 
     def _report(self, *events: AnyEvent) -> Steps[Outcome]:
         """What has already happened, whoever holds the run by now."""
-        outcome = yield from self._hand_in(list(events), {})
+        outcome = yield from self._hand_in(list(events), {}, owed)
         if outcome.outcome == "rejected":
             # Somebody settled it first: the one who took the run over, or a person.
             logger.warning("a report of run %s was refused: %s", self.run_id, outcome.message)
         return outcome
 
-    def _hand_in(self, events: list[AnyEvent], options: Json) -> Steps[Outcome]:
+    def _hand_in(
+        self, events: list[AnyEvent], options: Json, call: Callable[..., Call] = do
+    ) -> Steps[Outcome]:
         given = {"batch_id": self.new_id(), "author": self._author, **options}
         end = self.runtime.monotonic() + self._lease.ttl_seconds * SECOND
         while True:
             try:
-                outcome: Outcome = yield do(self._run.propose, events, **given)
+                outcome: Outcome = yield call(self._run.propose, events, **given)
                 break
             except OUTAGES:
                 if self._is_closed() or self.runtime.monotonic() >= end:
@@ -229,12 +230,12 @@ class Holding:
             raise Usage(str(outcome.message))
         if not outcome.accepted:
             return False
-        epoch = yield do(self._epoch_given, outcome.revision)
+        epoch = yield owed(self._epoch_given, outcome.revision)
         if epoch is None:
             return False
-        yield from self._look()
         self._lease.epoch = epoch
         self._lease.given(moment)
+        yield from self._look()
         return True
 
     def _epoch_given(self, revision: int) -> int | None:
@@ -297,8 +298,12 @@ class Holding:
 
     def _release(self, *before: AnyEvent) -> Steps[None]:
         """Give the lease back, with these events before; nothing if it is not held."""
+        if (yield owed(self._hold_no_longer)):
+            events = [*before, {"type": "LeaseReleased"}]
+            yield from self._hand_in(events, {"lease_epoch": self._lease.epoch}, owed)
+
+    def _hold_no_longer(self) -> bool:
+        """Believe no more in the lease, once no renewal is under way; whether it was held."""
         with self._keeping:
             held, self._lease.held = self._lease.held, False
-        if held:
-            events = [*before, {"type": "LeaseReleased"}]
-            yield from self._hand_in(events, {"lease_epoch": self._lease.epoch})
+        return held

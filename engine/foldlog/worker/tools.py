@@ -23,7 +23,7 @@ from foldlog.core.values import (
 from foldlog.errors import Usage
 from foldlog.worker.agent import Json
 from foldlog.worker.driving import Steps, do
-from foldlog.worker.endings import Stale
+from foldlog.worker.endings import Stale, StepEnded
 from foldlog.worker.holding import MARK, short
 from foldlog.worker.waits import Waits
 
@@ -78,7 +78,9 @@ class Tools(Waits):
         yield from self._fence_if_late()
         try:
             result = yield from self._given_by(function, *args, **options)
-        except Exception as error:
+        except (StepEnded, GeneratorExit):
+            raise
+        except BaseException as error:  # cancelled, too: no call is left pending
             failed = {"step_id": given, "error": short(error), "recoverable": False}
             yield from self._report({"type": "ToolFailed", **failed})
             raise

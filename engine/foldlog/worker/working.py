@@ -109,6 +109,7 @@ class WorkerSteps:
                     if self._keeper is not None:
                         self._keeper.hold(claim)
                     yield from claim._take_over()
+                    yield Pause(0)  # a caller that was cancelled meanwhile gets no claim
                     return claim
             except BaseException as error:
                 ending = error
@@ -116,10 +117,10 @@ class WorkerSteps:
                 raise ending
         return None
 
-    def _left(self, claim: ClaimSteps, held: bool) -> None:
+    def _left(self, claim: ClaimSteps, refused: bool) -> None:
         if self._keeper is not None:
             self._keeper.let_go(claim)
-        self._queue.put_back(claim.run_id, refused=not held or claim.is_stuck)
+        self._queue.put_back(claim.run_id, refused=refused or claim.is_stuck)
 
     # Working
 
