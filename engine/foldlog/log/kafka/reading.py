@@ -5,7 +5,7 @@ Invariants:
   computed from the rows: control records take offsets of their own.
 - A place that is not there is an error (`LogTrimmed`), never a jump to another place.
 - An error takes no rows with it: those that came with it are given first, those after it next.
-- A message becomes a row as it comes, and is asked for nothing again (see ``rows``).
+- A message is made into a row once at most: asked again, some end the process (see ``rows``).
 - One thread at a time uses a handle.
 """
 
@@ -61,7 +61,7 @@ class Cursor(Generic[Row]):
         self._where = f"{topic}/{partition}"
         self._handle: Consumer | None = None
         self._lock = threading.Lock()
-        self._read: deque[tuple[int, Row]] = deque()
+        self._read: deque[Message] = deque()
         self._next = 0  # the position that comes next; 0: nowhere
 
     def read(self, start: int, limit: int, max_bytes: int, end: int) -> list[Row]:
@@ -81,18 +81,18 @@ class Cursor(Generic[Row]):
             return
         self._go_to(start)
         size = 0
-        for number, (position, row) in enumerate(self._placed(start, end)):
-            size += len(row.key) + len(row.value)
+        for number, message in enumerate(self._messages(start, end)):
+            size += len(message.key() or b"") + len(message.value() or b"")
             if number and size > max_bytes:
-                self._put_back(position, row)
+                self._put_back(message)
                 return
-            yield row
+            yield self._make(message)
             if number + 1 == limit:
                 return
 
-    def _put_back(self, position: int, row: Row) -> None:
-        self._read.appendleft((position, row))
-        self._next = position
+    def _put_back(self, message: Message) -> None:
+        self._read.appendleft(message)
+        self._next = position_of(message)
 
     def _go_to(self, start: int) -> None:
         if self._handle is None:
@@ -103,17 +103,18 @@ class Cursor(Generic[Row]):
             self._handle.assign(place)
             self._next = start
 
-    def _placed(self, start: int, end: int) -> Iterator[tuple[int, Row]]:
+    def _messages(self, start: int, end: int) -> Iterator[Message]:
         while self._next < end:
             if not self._read and not self._fetch(end):
                 continue
-            position, row = self._read.popleft()
+            message = self._read.popleft()
+            position = position_of(message)
             if position >= end:
-                self._put_back(position, row)
+                self._put_back(message)
                 return
             self._next = position + 1
             if position >= start:
-                yield position, row
+                yield message
         if not self._read:
             # A fetch that waits for more would keep whatever is asked next waiting.
             assert self._handle is not None
@@ -143,7 +144,7 @@ class Cursor(Generic[Row]):
     def _take(self, message: Message) -> None:
         error = message.error()
         if error is None:
-            self._read.append((position_of(message), self._make(message)))
+            self._read.append(message)
         elif error.code() in HARMLESS:
             return
         elif error.code() == KafkaError._PARTITION_EOF:
