@@ -242,3 +242,9 @@ class Usage(FoldlogError):
 
     code = "USAGE"
     exit_code = 2
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Usage for what is no length of time; None is for ever."""
+    if timeout is not None and not timeout >= 0:  # NaN too
+        raise Usage(f"a timeout is 0 or more seconds, not {timeout!r}")

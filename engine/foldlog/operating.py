@@ -21,7 +21,7 @@ from foldlog.core.shapes import STATUSES
 from foldlog.core.state import RunState, ordinal
 from foldlog.core.tokens import estimated_tokens
 from foldlog.core.values import Author, can_be_id, is_batch_id
-from foldlog.errors import Damaged, TimedOut, Unavailable, Usage
+from foldlog.errors import Damaged, TimedOut, Unavailable, Usage, check_timeout
 from foldlog.forking import parts_of_fork
 from foldlog.halting import why_halted
 from foldlog.heads import head_of
@@ -212,12 +212,6 @@ def microseconds(timeout: float) -> int:
     """A time-out in seconds as the seat takes it; Usage for what is no length of time."""
     check_timeout(timeout)
     return round(min(timeout, TIMEOUT_SECONDS_MAX) * SECOND)
-
-
-def check_timeout(timeout: float | None) -> None:
-    """Usage for what is no length of time; None is for ever."""
-    if timeout is not None and not timeout >= 0:  # NaN too
-        raise Usage(f"a timeout is 0 or more seconds, not {timeout!r}")
 
 
 class Patience:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 from foldlog import views
-from foldlog.operating import check_timeout
+from foldlog.errors import check_timeout
 from foldlog.results import HistoryRow
 from foldlog.views import View
 
