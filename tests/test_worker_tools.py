@@ -29,6 +29,19 @@ def test_a_quarantined_start_is_no_start(made: Kit) -> None:
         assert (calls, state_of(run).condition) == ([], "quarantined")
 
 
+def test_an_option_may_have_any_name(made: Kit, engine: testing.Engine) -> None:
+    """What the kit calls its own arguments takes no name away from the author's."""
+    agent, given = Agent(), []
+
+    @agent.step
+    def work(run: Any) -> None:
+        run.tool("build", lambda **options: given.append(options), function="f", work="w")
+
+    run = started(engine)
+    made.worker(engine, agent=agent).work(until_idle=True)
+    assert (given, state_of(run).result) == ([{"function": "f", "work": "w"}], "completed")
+
+
 def nested(levels: int) -> list[Any]:
     """So many lists, each in the next."""
     value: list[Any] = []

@@ -56,17 +56,17 @@ Steps = Generator[Call | Pause, Any, T]
 """What the kit does, one yield for each thing that takes time."""
 
 
-def do(function: Callable[..., Any], *args: Any, **options: Any) -> Call:
+def do(function: Callable[..., Any], /, *args: Any, **options: Any) -> Call:
     """A call of this function."""
     return Call(functools.partial(function, *args, **options))
 
 
-def theirs(function: Callable[..., Any], *args: Any, **options: Any) -> Call:
+def theirs(function: Callable[..., Any], /, *args: Any, **options: Any) -> Call:
     """A call of this function, which is the author's."""
     return Call(functools.partial(function, *args, **options), theirs=True)
 
 
-def owed(function: Callable[..., Any], *args: Any, **options: Any) -> Call:
+def owed(function: Callable[..., Any], /, *args: Any, **options: Any) -> Call:
     """A call of this function that whoever reads the log, or this worker, relies on."""
     return Call(functools.partial(function, *args, **options), owed=True)
 
