@@ -157,19 +157,15 @@ def moment(ctx: click.Context, param: click.Parameter, value: str | None) -> int
 
 def revision(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """A revision: digits."""
-    if value is not None and not re.fullmatch("[0-9]+", value):
+    if value is not None and value.startswith("-"):
         raise click.BadParameter(f"{value!r} is no revision (digits)")
-    return _number(ctx, param, value)
+    return revision_there(ctx, param, value)
 
 
 def revision_there(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """A revision that a run has, or has not: a negative one is one that no run has."""
     if value is not None and not re.fullmatch("-?[0-9]+", value):
         raise click.BadParameter(f"{value!r} is no revision (digits)")
-    return _number(ctx, param, value)
-
-
-def _number(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     found = moment(ctx, param, value)
     assert not isinstance(found, str)
     return found
